@@ -1,0 +1,75 @@
+# make          builds everything into bin/
+# make demo     shows a pod's life on this machine (root)
+# make test     runs everything that CI runs (root)
+#
+# Both commands of the README install what is missing first: scripts/setup says
+# what it does. Programs that Berth ships or is checked with are pinned in
+# tools/go.mod.
+
+GO      ?= go
+BIN     := $(CURDIR)/bin
+VERSION ?= $(shell cat VERSION)
+LDFLAGS := -s -w -X berth/internal/version.Version=$(VERSION)
+CNI     := bridge loopback ptp host-device host-local static portmap bandwidth firewall tuning
+PLUGINS := github.com/containernetworking/plugins
+
+cni_dir  = $(if $(filter bridge loopback ptp host-device,$1),main,$(if $(filter host-local static,$1),ipam,meta))
+tool_ver = $(shell awk '$$1 == "$1" {print $$2}' tools/go.mod)
+
+.PHONY: build demo test unit lint e2e conformance bench setup clean FORCE
+
+build: $(BIN)/berthd $(BIN)/berth $(BIN)/containerd-shim-berth-v1 tools
+
+# Go decides what is out of date: its build cache is quicker than any rule here.
+$(BIN)/berthd $(BIN)/berth: FORCE
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/$(@F)
+
+# The shim has a memory budget: no gRPC, which containerd's API brings along.
+$(BIN)/containerd-shim-berth-v1: FORCE
+	CGO_ENABLED=0 $(GO) build -trimpath -tags no_grpc -ldflags '$(LDFLAGS)' -o $@ ./cmd/$(@F)
+
+.PHONY: tools
+tools: $(BIN)/runc $(BIN)/crictl $(addprefix $(BIN)/cni/,$(CNI))
+
+$(BIN)/runc: tools/go.mod
+	CGO_ENABLED=1 $(GO) -C tools build -trimpath -tags seccomp -ldflags '-s -w' -o $@ github.com/opencontainers/runc
+
+$(BIN)/crictl: tools/go.mod
+	CGO_ENABLED=0 $(GO) -C tools build -trimpath -ldflags '-s -w -X sigs.k8s.io/cri-tools/pkg/version.Version=$(call tool_ver,sigs.k8s.io/cri-tools)' -o $@ sigs.k8s.io/cri-tools/cmd/crictl
+
+$(BIN)/cni/%: tools/go.mod
+	CGO_ENABLED=0 $(GO) -C tools build -trimpath -ldflags '-s -w -X $(PLUGINS)/pkg/utils/buildversion.BuildVersion=$(call tool_ver,$(PLUGINS))' -o $@ $(PLUGINS)/plugins/$(call cni_dir,$*)/$*
+
+$(BIN)/staticcheck: tools/go.mod
+	CGO_ENABLED=0 $(GO) -C tools build -o $@ honnef.co/go/tools/cmd/staticcheck
+
+setup:
+	scripts/setup
+
+demo: setup
+	$(MAKE) build
+	scripts/demo
+
+test: setup
+	$(MAKE) build
+	$(MAKE) lint unit e2e conformance
+
+lint: $(BIN)/staticcheck
+	scripts/lint
+
+unit:
+	BERTH_RUNC=$(BIN)/runc CNI_PATH=$(BIN)/cni $(GO) test -race ./cmd/... ./internal/... ./api/... ./demo/... ./test/hygiene/
+
+e2e:
+	$(GO) test -count=1 -timeout 20m ./test/e2e/...
+
+conformance:
+	test/conformance/run
+
+bench:
+	test/bench/run
+
+clean:
+	rm -rf $(BIN)
+
+FORCE:

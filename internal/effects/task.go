@@ -1,0 +1,162 @@
+package effects
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"berth/internal/keeper"
+	"berth/internal/pod"
+	"berth/internal/record"
+	"berth/internal/shims"
+)
+
+// Reasons of an exit as the kubelet knows them.
+const (
+	reasonCompleted = "Completed"
+	reasonError     = "Error"
+	reasonOOM       = "OOMKilled"
+)
+
+// task is a container's processes, in the shim.
+type task struct{ m *Machine }
+
+// Take creates and starts the container, in one call.
+func (t *task) Take(ctx context.Context, j *keeper.Job) (*keeper.Taken, error) {
+	rec, err := containerRecord(j)
+	if err != nil {
+		return nil, err
+	}
+	rfs, err := holding[record.Rootfs](j.Container.Holdings, pod.Rootfs)
+	if err != nil {
+		return nil, err
+	}
+	s, err := t.m.connect(j)
+	if err != nil {
+		return nil, err
+	}
+	if len(j.Container.Resources) > 0 {
+		if err := t.m.respec(rfs.Bundle, j.Container.Resources); err != nil {
+			return nil, err
+		}
+	}
+	log := t.m.d.Log
+	log.Path = rec.LogPath
+	st, err := s.Run(ctx, &shims.Task{
+		ID: j.Container.ID, Bundle: rfs.Bundle, Terminal: rec.Config.GetTty(), Stdin: rec.Config.GetStdin(), StdinOnce: rec.Config.GetStdinOnce(),
+		Log: log, StopSignal: rec.StopSignal,
+	})
+	var se *shims.ErrStart
+	if errors.As(err, &se) {
+		return nil, &keeper.StartError{Code: se.Code, Err: err}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("run the container: %w", err)
+	}
+	tk, err := taken(struct {
+		Pid int `json:"pid"`
+	}{st.Pid})
+	if err == nil {
+		tk.Pid, tk.At = st.Pid, st.StartedAt
+	}
+	return tk, err
+}
+
+// Probe runs it again: the shim gives the same answer for a container that it
+// has already.
+func (t *task) Probe(ctx context.Context, j *keeper.Job) (*keeper.Taken, error) {
+	return t.Take(ctx, j)
+}
+
+// Give deletes the task, and with it acknowledges its exit. Where the shim is
+// dead, what it left is killed; the exit it may have recorded is the truth.
+func (t *task) Give(ctx context.Context, j *keeper.Job) (*keeper.Exit, error) {
+	a, err := t.m.address(j)
+	if err != nil || j.Pod.ShimLost || j.Pod.Rebooted {
+		return t.bury(ctx, j, a)
+	}
+	st, err := t.m.d.Shims.Shim(a).Delete(ctx, j.Container.ID)
+	if errors.Is(err, shims.ErrGone) {
+		return t.bury(ctx, j, a)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("delete the task: %w", err)
+	}
+	if st == nil {
+		return nil, nil
+	}
+	return exit(st), nil
+}
+
+// bury ends what a dead shim left of the container.
+func (t *task) bury(ctx context.Context, j *keeper.Job, a *shims.Address) (*keeper.Exit, error) {
+	st, err := t.m.d.Shims.Bury(ctx, j.Pod.ID, t.m.runtime(j.Pod.ID), a, j.Container.ID)
+	if err != nil {
+		return nil, fmt.Errorf("end what the dead shim left: %w", err)
+	}
+	if st != nil {
+		return exit(st), nil
+	}
+	if j.Container.StartedAt.IsZero() {
+		return nil, nil
+	}
+	return &keeper.Exit{Code: 137, At: time.Now(), Reason: pod.ReasonShimLost, Message: "the pod's shim died, and the container was killed"}, nil
+}
+
+// exit is nil while the task runs.
+func exit(s *shims.Status) *keeper.Exit {
+	if s.ExitedAt.IsZero() {
+		return nil
+	}
+	e := &keeper.Exit{Code: s.ExitCode, At: s.ExitedAt, Reason: s.Reason}
+	switch {
+	case s.OOM && s.ExitCode != 0:
+		e.Reason = reasonOOM
+	case e.Reason != "":
+	case s.ExitCode == 0:
+		e.Reason = reasonCompleted
+	default:
+		e.Reason = reasonError
+	}
+	return e
+}
+
+// Stop implements keeper.Machine.
+func (m *Machine) Stop(ctx context.Context, j *keeper.Job, signal string, deadline time.Time) error {
+	s, err := m.connect(j)
+	if err != nil {
+		return err
+	}
+	err = s.Stop(ctx, j.Container.ID, signal, max(0, time.Until(deadline)))
+	if errdefs.IsNotFound(err) || errdefs.IsFailedPrecondition(err) {
+		return nil // it has ended; the watch brings the exit
+	}
+	return err
+}
+
+// Update implements keeper.Machine.
+func (m *Machine) Update(ctx context.Context, j *keeper.Job, linux json.RawMessage) error {
+	s, err := m.connect(j)
+	if err != nil {
+		return err
+	}
+	r := &specs.LinuxResources{}
+	if err := json.Unmarshal(linux, r); err != nil {
+		return fmt.Errorf("read the resources: %w", err)
+	}
+	return s.Update(ctx, j.Container.ID, r)
+}
+
+// ReopenLog implements keeper.Machine.
+func (m *Machine) ReopenLog(ctx context.Context, j *keeper.Job) error {
+	s, err := m.connect(j)
+	if err != nil {
+		return err
+	}
+	return s.ReopenLog(ctx, j.Container.ID)
+}
