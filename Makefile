@@ -43,6 +43,13 @@ $(BIN)/cni/%: tools/go.mod
 $(BIN)/staticcheck: tools/go.mod
 	CGO_ENABLED=0 $(GO) -C tools build -o $@ honnef.co/go/tools/cmd/staticcheck
 
+# critest is a test binary of cri-tools, not a program.
+$(BIN)/critest: tools/go.mod
+	CGO_ENABLED=0 $(GO) -C tools test -c -o $@ sigs.k8s.io/cri-tools/cmd/critest
+
+$(BIN)/ginkgo: tools/go.mod
+	CGO_ENABLED=0 $(GO) -C tools build -trimpath -ldflags '-s -w' -o $@ github.com/onsi/ginkgo/v2/ginkgo
+
 setup:
 	scripts/setup
 
@@ -63,7 +70,7 @@ unit:
 e2e:
 	$(GO) test -count=1 -timeout 20m ./test/e2e/...
 
-conformance:
+conformance: $(BIN)/critest
 	test/conformance/run
 
 bench:

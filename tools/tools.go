@@ -18,4 +18,11 @@ import (
 	_ "github.com/opencontainers/runc"
 	_ "honnef.co/go/tools/cmd/staticcheck"
 	_ "sigs.k8s.io/cri-tools/cmd/crictl"
+
+	// The packages of critest, which is a test binary and cannot be imported.
+	_ "github.com/onsi/ginkgo/v2/ginkgo"
+	_ "github.com/onsi/gomega"
+	_ "sigs.k8s.io/cri-tools/pkg/benchmark"
+	_ "sigs.k8s.io/cri-tools/pkg/framework"
+	_ "sigs.k8s.io/cri-tools/pkg/validate"
 )

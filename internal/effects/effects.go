@@ -14,7 +14,6 @@
 package effects
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -60,7 +59,7 @@ type Deps struct {
 	// Drain is how long a container's output may outlast its exit.
 	Drain time.Duration
 	// Log is the template of all container logs; Path is filled in.
-	Log stdio.LogOptions
+	Log    stdio.LogOptions
 	Logger *slog.Logger
 }
 
@@ -164,9 +163,4 @@ func hostIPC(c *runtime.PodSandboxConfig) bool {
 
 func sharedPID(c *runtime.PodSandboxConfig) bool {
 	return nsOptions(c).GetPid() == runtime.NamespaceMode_POD
-}
-
-// again makes a Probe of a Take that can simply be repeated.
-func again(ctx context.Context, r keeper.Resource, j *keeper.Job) (*keeper.Taken, error) {
-	return r.Take(ctx, j)
 }

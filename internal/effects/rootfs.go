@@ -178,4 +178,3 @@ func (r *rootfs) Give(ctx context.Context, j *keeper.Job) (*keeper.Exit, error) 
 		removeAll(filepath.Join(r.m.persistent(j.Pod.ID), "containers", j.Container.ID)),
 	)
 }
-

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"path/filepath"
 
-
 	"berth/internal/keeper"
 	"berth/internal/namespaces"
 	"berth/internal/pod"
@@ -90,14 +89,14 @@ func (m *Machine) Watch(ctx context.Context, j *keeper.Job, report func(*keeper.
 	if err != nil {
 		return err
 	}
-	err = s.Watch(ctx, 0, func(_ int64, changes []shims.Status) {
+	err = s.Watch(ctx, 0, func(_ int64, changes []shims.Status) error {
 		for i := range changes {
 			report(&keeper.TaskChange{Container: changes[i].ID, Exit: exit(&changes[i])})
 		}
+		return nil
 	})
 	if errors.Is(err, shims.ErrGone) {
 		return fmt.Errorf("%w: %w", keeper.ErrGone, err)
 	}
 	return err
 }
-

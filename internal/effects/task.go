@@ -5,12 +5,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"google.golang.org/protobuf/encoding/protojson"
+	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/keeper"
+	"berth/internal/ocispec"
 	"berth/internal/pod"
 	"berth/internal/record"
 	"berth/internal/shims"
@@ -93,17 +98,25 @@ func (t *task) Give(ctx context.Context, j *keeper.Job) (*keeper.Exit, error) {
 	return exit(st), nil
 }
 
-// bury ends what a dead shim left of the container.
+// bury ends what a dead shim left. An exit that it recorded is the truth; without
+// one the container was alive when the shim died, and was killed now, or the
+// machine went down under it and nobody knows.
 func (t *task) bury(ctx context.Context, j *keeper.Job, a *shims.Address) (*keeper.Exit, error) {
-	st, err := t.m.d.Shims.Bury(ctx, j.Pod.ID, t.m.runtime(j.Pod.ID), a, j.Container.ID)
-	if err != nil {
+	if err := t.m.d.Shims.Finish(ctx, j.Pod.ID, t.m.runtime(j.Pod.ID), a); err != nil {
 		return nil, fmt.Errorf("end what the dead shim left: %w", err)
 	}
-	if st != nil {
-		return exit(st), nil
+	exits, err := shims.Exits(t.m.exits(j.Pod.ID))
+	if st, ok := exits[j.Container.ID]; ok {
+		return exit(&st), shims.Acknowledge(t.m.exits(j.Pod.ID), j.Container.ID)
 	}
-	if j.Container.StartedAt.IsZero() {
+	if err != nil {
+		t.m.d.Logger.Warn("an exit record cannot be read", "pod", j.Pod.ID, "err", err)
+	}
+	switch {
+	case j.Container.StartedAt.IsZero():
 		return nil, nil
+	case j.Pod.Rebooted:
+		return &keeper.Exit{Code: pod.CodeUnknown, At: time.Now(), Reason: pod.ReasonUnknown, Message: "the machine was restarted while the container ran"}, nil
 	}
 	return &keeper.Exit{Code: 137, At: time.Now(), Reason: pod.ReasonShimLost, Message: "the pod's shim died, and the container was killed"}, nil
 }
@@ -159,4 +172,37 @@ func (m *Machine) ReopenLog(ctx context.Context, j *keeper.Job) error {
 		return err
 	}
 	return s.ReopenLog(ctx, j.Container.ID)
+}
+
+// respec writes resources that were updated before the container started (a CRI
+// LinuxContainerResources in JSON) into its bundle.
+func (m *Machine) respec(bundle string, updated json.RawMessage) error {
+	l := &runtime.LinuxContainerResources{}
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(updated, l); err != nil {
+		return fmt.Errorf("read the updated resources: %w", err)
+	}
+	r, err := ocispec.Resources(l, m.d.Host)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(bundle, "config.json")
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("read the OCI spec: %w", err)
+	}
+	spec := &specs.Spec{}
+	if err := json.Unmarshal(b, spec); err != nil {
+		return fmt.Errorf("read the OCI spec: %w", err)
+	}
+	if spec.Linux.Resources != nil {
+		r.Devices = spec.Linux.Resources.Devices
+	}
+	spec.Linux.Resources = r
+	if b, err = json.Marshal(spec); err != nil {
+		return fmt.Errorf("encode the OCI spec: %w", err)
+	}
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		return fmt.Errorf("write the OCI spec: %w", err)
+	}
+	return nil
 }

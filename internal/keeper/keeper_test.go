@@ -323,6 +323,9 @@ func TestReboot(t *testing.T) {
 	c := container(t, k, p, "c")
 	k.Close()
 	k = keep(t, dir, m, "b2")
+	if err := k.StopPod(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
 	_, cs, err := k.Container(c)
 	if err != nil || cs.ExitCode != pod.CodeUnknown || cs.Reason != pod.ReasonUnknown {
 		t.Fatalf("after a reboot: %+v, %v; want 255 Unknown", cs, err)

@@ -82,11 +82,6 @@ func (s *State) fold(f *Fact) {
 	case Rebooted:
 		s.Rebooted = true
 		s.goDown(f, "the machine was restarted")
-		for _, c := range s.Containers {
-			if c.Status() == ContainerStateRunning {
-				c.exit(f, CodeUnknown, ReasonUnknown, "the machine was restarted while the container ran")
-			}
-		}
 	case Removed:
 		s.Removed = true
 	case ContainerDeclared:
@@ -146,6 +141,9 @@ func (s *State) foldResource(f *Fact) {
 			return
 		}
 		delete(m, f.Res)
+		if f.Res == Task && c != nil && c.Status() == ContainerStateRunning {
+			c.exit(f, CodeUnknown, ReasonUnknown, "nobody saw the end of the container")
+		}
 	case Failed:
 		switch {
 		case c == nil:
