@@ -35,8 +35,12 @@ import (
 
 // Handler is how pods of a runtime handler are run.
 type Handler struct {
-	// Runtime is the OCI runtime's binary, absolute.
-	Runtime string
+	// Runtime is the OCI runtime's binary, absolute; Root where it keeps its state.
+	Runtime, Root string
+	// Systemd: it drives cgroups through systemd.
+	Systemd bool
+	// Host is what the machine and the runtime can do together.
+	Host *ocispec.Host
 	// CNIConfDir replaces the network's, if not empty.
 	CNIConfDir string
 	// PrivilegedWithoutHostDevices as in containerd.
@@ -50,10 +54,8 @@ type Deps struct {
 	Images      *image.Service
 	Network     *network.Service
 	Shims       *shims.Manager
-	Host        *ocispec.Host
 	Handlers    map[string]*Handler // by name
 	Default     string              // the handler of pods that name none
-	Systemd     bool                // cgroup driver
 	// DefaultSeccomp: see ocispec.Request.
 	DefaultSeccomp bool
 	// Drain is how long a container's output may outlast its exit.

@@ -80,9 +80,9 @@ func (r *rootfs) Take(ctx context.Context, j *keeper.Job) (*keeper.Taken, error)
 			Hostname: r.m.etc(j.Pod.ID, "hostname"), Hosts: r.m.etc(j.Pod.ID, "hosts"), ResolvConf: r.m.etc(j.Pod.ID, "resolv.conf"),
 			Shm: r.m.shm(j.Pod.ID),
 		},
-		ImageVolumes: data.ImageMounts, VolumeDir: data.Volumes, Systemd: r.m.d.Systemd,
-		CgroupsPath:                  r.cgroup(cfg, id),
-		PrivilegedWithoutHostDevices: h.PrivilegedWithoutHostDevices, DefaultSeccomp: r.m.d.DefaultSeccomp, Host: r.m.d.Host,
+		ImageVolumes: data.ImageMounts, VolumeDir: data.Volumes, Systemd: h.Systemd,
+		CgroupsPath:                  cgroup(cfg, h, id),
+		PrivilegedWithoutHostDevices: h.PrivilegedWithoutHostDevices, DefaultSeccomp: r.m.d.DefaultSeccomp, Host: h.Host,
 	}
 	spec, err := ocispec.Build(ctx, req)
 	if err != nil {
@@ -103,8 +103,8 @@ func (r *rootfs) Take(ctx context.Context, j *keeper.Job) (*keeper.Taken, error)
 // cgroup names the cgroup of a container in a pod without a cgroup parent: one
 // of its own at the top, so that no empty parent is left behind. Otherwise the
 // spec finds the place.
-func (r *rootfs) cgroup(cfg *runtime.PodSandboxConfig, id string) string {
-	if cfg.GetLinux().GetCgroupParent() == "" && !r.m.d.Systemd {
+func cgroup(cfg *runtime.PodSandboxConfig, h *Handler, id string) string {
+	if cfg.GetLinux().GetCgroupParent() == "" && !h.Systemd {
 		return "/berth-" + id
 	}
 	return ""

@@ -31,7 +31,7 @@ func (s *shim) Take(ctx context.Context, j *keeper.Job) (*keeper.Taken, error) {
 	}
 	r := &shims.StartRequest{
 		ID: j.Pod.ID, Namespace: "k8s.io", Dir: s.m.runtime(j.Pod.ID), ExitDir: s.m.exits(j.Pod.ID),
-		Runtime: h.Runtime, RuntimeRoot: filepath.Join(s.m.d.State, "runtime"), SystemdCgroup: s.m.d.Systemd,
+		Runtime: h.Runtime, RuntimeRoot: h.Root, SystemdCgroup: h.Systemd,
 		Drain: s.m.d.Drain,
 	}
 	if sharedPID(cfg) {

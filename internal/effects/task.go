@@ -46,7 +46,11 @@ func (t *task) Take(ctx context.Context, j *keeper.Job) (*keeper.Taken, error) {
 		return nil, err
 	}
 	if len(j.Container.Resources) > 0 {
-		if err := t.m.respec(rfs.Bundle, j.Container.Resources); err != nil {
+		h, err := t.m.handler(j)
+		if err != nil {
+			return nil, err
+		}
+		if err := respec(rfs.Bundle, j.Container.Resources, h.Host); err != nil {
 			return nil, err
 		}
 	}
@@ -176,12 +180,12 @@ func (m *Machine) ReopenLog(ctx context.Context, j *keeper.Job) error {
 
 // respec writes resources that were updated before the container started (a CRI
 // LinuxContainerResources in JSON) into its bundle.
-func (m *Machine) respec(bundle string, updated json.RawMessage) error {
+func respec(bundle string, updated json.RawMessage, host *ocispec.Host) error {
 	l := &runtime.LinuxContainerResources{}
 	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(updated, l); err != nil {
 		return fmt.Errorf("read the updated resources: %w", err)
 	}
-	r, err := ocispec.Resources(l, m.d.Host)
+	r, err := ocispec.Resources(l, host)
 	if err != nil {
 		return err
 	}

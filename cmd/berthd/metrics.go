@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
+
+	"berth/internal/keeper"
+	"berth/internal/pod"
+)
+
+// metrics are the daemon's own, for Prometheus. Usage of pods is CRI's affair.
+type metrics struct {
+	registry *prometheus.Registry
+	calls    *prometheus.HistogramVec
+}
+
+func newMetrics(k *keeper.Keeper) *metrics {
+	m := &metrics{
+		registry: prometheus.NewRegistry(),
+		calls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "berth_call_duration_seconds", Help: "CRI calls by method and code.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 18),
+		}, []string{"method", "code"}),
+	}
+	m.registry.MustRegister(m.calls, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		&podCollector{
+			keeper: k,
+			pods:   prometheus.NewDesc("berth_pods", "Pods by state.", []string{"state"}, nil),
+			ctrs:   prometheus.NewDesc("berth_containers", "Containers by state.", []string{"state"}, nil),
+			facts:  prometheus.NewDesc("berth_journal_facts_total", "Facts written to journals.", nil, nil),
+			syncs:  prometheus.NewDesc("berth_journal_syncs_total", "Synced writes to journals.", nil, nil),
+		})
+	return m
+}
+
+// options make the server count its calls.
+func (m *metrics) options() []grpc.ServerOption {
+	return []grpc.ServerOption{grpc.ChainUnaryInterceptor(
+		func(ctx context.Context, req any, info *grpc.UnaryServerInfo, h grpc.UnaryHandler) (any, error) {
+			begin := time.Now()
+			resp, err := h(ctx, req)
+			m.calls.WithLabelValues(info.FullMethod, status.Code(err).String()).Observe(time.Since(begin).Seconds())
+			return resp, err
+		})}
+}
+
+// server serves /metrics; nil when there is no address.
+func (m *metrics) server(addr string) *http.Server {
+	if addr == "" {
+		return nil
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))
+	return &http.Server{Addr: addr, Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+}
+
+// podCollector counts the keeper's pods when it is asked.
+type podCollector struct {
+	keeper                   *keeper.Keeper
+	pods, ctrs, facts, syncs *prometheus.Desc
+}
+
+// Describe implements prometheus.Collector.
+func (c *podCollector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- c.pods
+	ch <- c.ctrs
+	ch <- c.facts
+	ch <- c.syncs
+}
+
+// Collect implements prometheus.Collector.
+func (c *podCollector) Collect(ch chan<- prometheus.Metric) {
+	if !c.keeper.Recovered() {
+		return
+	}
+	pods := map[string]float64{"starting": 0, "ready": 0, "notready": 0}
+	ctrs := map[string]float64{"created": 0, "running": 0, "exited": 0}
+	for _, p := range c.keeper.Pods() {
+		switch {
+		case p.IsReady():
+			pods["ready"]++
+		case p.Stopping:
+			pods["notready"]++
+		default:
+			pods["starting"]++
+		}
+		for _, k := range p.Containers {
+			switch k.Status() {
+			case pod.ContainerStateRunning:
+				ctrs["running"]++
+			case pod.ContainerStateExited:
+				ctrs["exited"]++
+			default:
+				ctrs["created"]++
+			}
+		}
+	}
+	for s, n := range pods {
+		ch <- prometheus.MustNewConstMetric(c.pods, prometheus.GaugeValue, n, s)
+	}
+	for s, n := range ctrs {
+		ch <- prometheus.MustNewConstMetric(c.ctrs, prometheus.GaugeValue, n, s)
+	}
+	facts, syncs := c.keeper.Counts()
+	ch <- prometheus.MustNewConstMetric(c.facts, prometheus.CounterValue, float64(facts))
+	ch <- prometheus.MustNewConstMetric(c.syncs, prometheus.CounterValue, float64(syncs))
+}
