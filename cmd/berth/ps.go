@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"strings"
@@ -41,7 +42,7 @@ var psCommand = &cli.Command{
 				if k.PodSandboxId == p.Id {
 					n++
 					fmt.Fprintf(w, "%.12s\t%s\t%s\t%.12s\t%s\t%s\t%s\n", p.Id, p.Metadata.GetName(), state(p.State.String()),
-						k.Id, k.Image.GetUserSpecifiedImage(), state(k.State.String()), age(k.CreatedAt))
+						k.Id, cmp.Or(k.Image.GetUserSpecifiedImage(), k.Image.GetImage()), state(k.State.String()), age(k.CreatedAt))
 				}
 			}
 			if n == 0 {

@@ -8,7 +8,8 @@ import (
 )
 
 // routeLibraryLogs sends what containerd's libraries log through logrus to our
-// log. They are chatty: below debug, only their warnings are of use.
+// log, one level lower: what they warn of is rarely news to an operator, and what
+// is comes back to us as an error.
 func routeLibraryLogs(level slog.Level) {
 	l := logrus.StandardLogger()
 	l.SetOutput(io.Discard)
@@ -30,9 +31,9 @@ func (toSlog) Fire(e *logrus.Entry) error {
 	level := slog.LevelDebug
 	switch {
 	case e.Level <= logrus.ErrorLevel:
-		level = slog.LevelError
-	case e.Level == logrus.WarnLevel:
 		level = slog.LevelWarn
+	case e.Level == logrus.WarnLevel:
+		level = slog.LevelInfo
 	}
 	args := make([]any, 0, 2*len(e.Data))
 	for k, v := range e.Data {

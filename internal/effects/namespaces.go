@@ -36,7 +36,10 @@ func (n *pinned) Take(ctx context.Context, j *keeper.Job) (*keeper.Taken, error)
 	r := &namespaces.Request{
 		Dir: n.m.ns(j.Pod.ID),
 		Net: !hostNetwork(cfg), IPC: !hostIPC(cfg), UTS: !hostNetwork(cfg),
-		Hostname: hostname(cfg), Sysctls: cfg.GetLinux().GetSysctls(),
+		Sysctls: cfg.GetLinux().GetSysctls(),
+	}
+	if r.UTS {
+		r.Hostname = hostname(cfg)
 	}
 	if len(uids) > 0 {
 		r.User = &namespaces.UserMapping{UIDs: mappings(uids), GIDs: mappings(gids)}
