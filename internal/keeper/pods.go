@@ -55,6 +55,9 @@ func (k *Keeper) runNew(ctx context.Context, id string, r *PodRequest) (string, 
 	k.pods[id] = a
 	k.wg.Add(1)
 	k.mu.Unlock()
+	// The caller waits from the start: the actor may be done before it could ask.
+	w := newWaiter(ctx, a.isUp(), new(string))
+	a.waiters = append(a.waiters, w)
 	declared := make(chan error, 1)
 	go func() {
 		// The first facts, before the actor answers anybody.
@@ -74,10 +77,8 @@ func (k *Keeper) runNew(ctx context.Context, id string, r *PodRequest) (string, 
 	if err := <-declared; err != nil {
 		return "", err
 	}
-	return id, a.request(ctx, nothing, a.isUp(), new(string))
+	return id, a.await(ctx, w)
 }
-
-func nothing() ([]*pod.Fact, error) { return nil, nil }
 
 // isUp is the condition of RunPod's callers.
 func (a *actor) isUp() func() (bool, error) {
