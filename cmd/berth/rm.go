@@ -13,7 +13,7 @@ var rmCommand = &cli.Command{
 	Flags: []cli.Flag{&cli.BoolFlag{Name: "force", Aliases: []string{"f"}, Usage: "also one that is running"}},
 	Action: func(c *cli.Context) error {
 		if c.NArg() == 0 {
-			return fmt.Errorf("usage: berth rm [--force] POD ...")
+			return fmt.Errorf("usage: berth rm [--force] POD [POD ...]")
 		}
 		cl, err := connect(c)
 		if err != nil {

@@ -37,7 +37,8 @@ func serve(ctx context.Context, cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
-	s := grpc.NewServer(append(front.ServerOptions(), d.metrics.options()...)...)
+	// The metrics are around the border, where errors have become codes.
+	s := grpc.NewServer(append(d.metrics.options(), front.ServerOptions()...)...)
 	front.Register(s)
 	node.New(d.images).Register(s)
 	d.stream.Start(stream.FromKeeper(d.keeper))

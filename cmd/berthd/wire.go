@@ -174,7 +174,7 @@ func runtimeFeatures(ctx context.Context, path string) (*features.Features, erro
 
 func streams(cfg *config.Config) (*stream.Server, error) {
 	o := &stream.Options{
-		Address:     fmt.Sprintf("%s:%d", cfg.Stream.Address, cfg.Stream.Port),
+		Address:     cfg.Stream.Endpoint(),
 		IdleTimeout: cfg.Stream.IdleTimeout.Duration, CreationTimeout: cfg.Stream.CreationTimeout.Duration,
 		Drain: cfg.Timeouts.ExecDrain.Duration,
 	}

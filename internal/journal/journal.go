@@ -88,7 +88,7 @@ func Open(dir, id string) (*Journal, [][]byte, error) {
 	}
 	j := &Journal{path: path, f: f, size: int64(good), lines: len(lines)}
 	if good == 0 { // not even the first line is whole
-		if err := j.cut(); err == nil {
+		if err = j.cut(); err == nil {
 			err = j.write([]byte(magic+id+"\n"), nil, true)
 		}
 	} else if good < len(b) {

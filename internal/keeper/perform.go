@@ -184,7 +184,7 @@ func (a *actor) fail(e *pod.Effect, err error) {
 	r.n++
 	r.at = time.Now().Add(backoff(r.n))
 	a.log.Warn("will try again", "effect", e.Verb, "res", e.Res, "container", short(e.Container), "try", r.n,
-		"next", r.at.Sub(time.Now()).Round(time.Millisecond), "err", err)
+		"next", backoff(r.n), "err", err)
 }
 
 // failures answers those who wait for what has just failed, with the error as
