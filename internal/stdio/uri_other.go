@@ -1,0 +1,20 @@
+//go:build !linux
+
+package stdio
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/url"
+
+	"github.com/containerd/errdefs"
+)
+
+func openPath(path string) (io.WriteCloser, error) {
+	return nil, fmt.Errorf("open FIFO %s: %w", path, errdefs.ErrNotImplemented)
+}
+
+func startLogger(context.Context, *url.URL, *URIOptions) (stdout, stderr io.WriteCloser, err error) {
+	return nil, nil, errdefs.ErrNotImplemented
+}
