@@ -50,6 +50,11 @@ $(BIN)/critest: tools/go.mod
 $(BIN)/ginkgo: tools/go.mod
 	CGO_ENABLED=0 $(GO) -C tools build -trimpath -ldflags '-s -w' -o $@ github.com/onsi/ginkgo/v2/ginkgo
 
+# The containerd that the shim is tested under, and Berth compared with.
+PEERS := $(addprefix $(BIN)/peer/,containerd containerd-shim-runc-v2 ctr)
+$(PEERS): test/bench/containerd/go.mod
+	CGO_ENABLED=0 $(GO) -C test/bench/containerd build -trimpath -o $@ github.com/containerd/containerd/v2/cmd/$(@F)
+
 setup:
 	scripts/setup
 
@@ -64,8 +69,8 @@ test: setup
 lint: $(BIN)/staticcheck
 	scripts/lint
 
-unit:
-	BERTH_RUNC=$(BIN)/runc CNI_PATH=$(BIN)/cni $(GO) test -race ./cmd/... ./internal/... ./api/... ./demo/... ./test/hygiene/
+unit: tools $(PEERS)
+	BERTH_RUNC=$(BIN)/runc BERTH_CONTAINERD=$(BIN)/peer/containerd CNI_PATH=$(BIN)/cni $(GO) test -race ./cmd/... ./internal/... ./api/... ./demo/... ./test/hygiene/
 
 e2e:
 	$(GO) test -count=1 -timeout 20m ./test/e2e/...
@@ -73,7 +78,7 @@ e2e:
 conformance: $(BIN)/critest
 	test/conformance/run
 
-bench:
+bench: build $(PEERS)
 	test/bench/run
 
 clean:
