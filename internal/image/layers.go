@@ -222,17 +222,18 @@ func (l *layerRoots) remove(ctx context.Context, key string) error {
 	l.mu.Lock()
 	r := l.roots[key]
 	l.mu.Unlock()
-	if r == nil {
-		return nil
-	}
+	// What is not known is looked for all the same: a folder is never left.
 	if err := l.discard(key); err != nil {
 		return err
+	}
+	l.deleteSoon()
+	if r == nil {
+		return nil
 	}
 	l.mu.Lock()
 	delete(l.roots, key)
 	l.mu.Unlock()
 	l.release(r.Chain)
-	l.deleteSoon()
 	return nil
 }
 
