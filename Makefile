@@ -7,6 +7,8 @@
 # tools/go.mod.
 
 GO      ?= go
+# A checkout that belongs to another user has no VCS stamp, and needs none.
+export GOFLAGS += -buildvcs=false
 BIN     := $(CURDIR)/bin
 VERSION ?= $(shell cat VERSION)
 LDFLAGS := -s -w -X berth/internal/version.Version=$(VERSION)

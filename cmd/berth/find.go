@@ -8,7 +8,7 @@ import (
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// find looks for a pod by its name or the start of its id, and for the newest
+// find looks for a pod by its name or else the start of its id, and for the newest
 // container in it. word may also be the start of a container's id. The container
 // is nil when the pod has none.
 func (c *client) find(ctx context.Context, word string) (*runtime.PodSandbox, *runtime.Container, error) {
@@ -21,10 +21,13 @@ func (c *client) find(ctx context.Context, word string) (*runtime.PodSandbox, *r
 		return nil, nil, err
 	}
 	byID := map[string]*runtime.PodSandbox{}
-	var pods []*runtime.PodSandbox
+	var pods, named []*runtime.PodSandbox
 	for _, p := range ps.Items {
 		byID[p.Id] = p
-		if p.Metadata.GetName() == word || strings.HasPrefix(p.Id, word) {
+		if p.Metadata.GetName() == word {
+			named = append(named, p)
+		}
+		if strings.HasPrefix(p.Id, word) {
 			pods = append(pods, p)
 		}
 	}
@@ -33,6 +36,9 @@ func (c *client) find(ctx context.Context, word string) (*runtime.PodSandbox, *r
 		if strings.HasPrefix(k.Id, word) {
 			found = append(found, k)
 		}
+	}
+	if len(named) > 0 {
+		pods, found = named, nil
 	}
 	switch {
 	case len(pods) == 0 && len(found) == 0:

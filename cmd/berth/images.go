@@ -13,6 +13,9 @@ import (
 var imagesCommand = &cli.Command{
 	Name: "images", Usage: "list images",
 	Action: func(c *cli.Context) error {
+		if err := noArgs(c); err != nil {
+			return err
+		}
 		cl, err := connect(c)
 		if err != nil {
 			return err

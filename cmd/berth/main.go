@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/urfave/cli/v2"
@@ -36,6 +37,16 @@ func main() {
 			pullCommand, imagesCommand, importCommand, versionCommand,
 		},
 		ExitErrHandler: func(*cli.Context, error) {},
+		Action: func(c *cli.Context) error {
+			if c.NArg() > 0 {
+				return fmt.Errorf("unknown command %q: berth help lists them", c.Args().First())
+			}
+			return cli.ShowAppHelp(c)
+		},
+		OnUsageError: wrongUsage,
+	}
+	for _, c := range app.Commands {
+		c.OnUsageError = wrongUsage
 	}
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
@@ -44,17 +55,37 @@ func main() {
 		if errors.As(err, &code) { // the exit code of what ran
 			os.Exit(code.ExitCode())
 		}
+		if ctx.Err() != nil {
+			fmt.Fprintln(os.Stderr, "berth: interrupted")
+			os.Exit(130)
+		}
 		fmt.Fprintln(os.Stderr, "berth:", plain(err))
 		os.Exit(1)
 	}
 }
 
+// wrongUsage says what is wrong, without a page of help.
+func wrongUsage(c *cli.Context, err error, _ bool) error {
+	name := "berth"
+	if c.Command != nil && c.Command.Name != "" && c.Command.Name != name {
+		name += " " + c.Command.Name
+	}
+	return fmt.Errorf("%w (%s --help lists the flags)", err, name)
+}
+
 // plain takes gRPC's wrapping off an error's text.
 func plain(err error) string {
-	if s, ok := status.FromError(err); ok {
-		return s.Message()
+	s, ok := status.FromError(err)
+	switch text := s.Message(); {
+	case !ok:
+		return err.Error()
+	case strings.HasPrefix(text, "connection error:"):
+		return "berthd does not answer: is it running?"
+	case strings.HasPrefix(text, "error reading from server:"):
+		return "berthd went away during the call"
+	default:
+		return text
 	}
-	return err.Error()
 }
 
 // client speaks to berthd.
@@ -70,7 +101,7 @@ const maxMessage = 16 << 20
 func connect(c *cli.Context) (*client, error) {
 	path := c.String("socket")
 	if _, err := os.Stat(path); err != nil {
-		return nil, fmt.Errorf("no berthd at %s (is it running? is --socket right?): %w", path, err)
+		return nil, fmt.Errorf("no berthd at its socket (is it running? is --socket right?): %w", err)
 	}
 	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)))
@@ -78,6 +109,14 @@ func connect(c *cli.Context) (*client, error) {
 		return nil, fmt.Errorf("connect to %s: %w", path, err)
 	}
 	return &client{runtime.NewRuntimeServiceClient(conn), runtime.NewImageServiceClient(conn), nodev1.NewNodeClient(conn)}, nil
+}
+
+// noArgs refuses what the command would ignore.
+func noArgs(c *cli.Context) error {
+	if c.NArg() > 0 {
+		return fmt.Errorf("usage: berth %s (it takes no argument)", c.Command.Name)
+	}
+	return nil
 }
 
 // oneArg returns the command's only argument.

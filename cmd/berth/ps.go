@@ -16,6 +16,9 @@ var psCommand = &cli.Command{
 	Name: "ps", Usage: "list pods and their containers",
 	Flags: []cli.Flag{&cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "ids of pods only"}},
 	Action: func(c *cli.Context) error {
+		if err := noArgs(c); err != nil {
+			return err
+		}
 		cl, err := connect(c)
 		if err != nil {
 			return err

@@ -38,6 +38,13 @@ var restartCommand = &cli.Command{
 // same pod, with the config it had.
 func (c *client) restart(cc *cli.Context, k *runtime.Container) (string, error) {
 	ctx := cc.Context
+	p, err := c.pods.PodSandboxStatus(ctx, &runtime.PodSandboxStatusRequest{PodSandboxId: k.PodSandboxId})
+	if err != nil {
+		return "", err
+	}
+	if p.Status.State != runtime.PodSandboxState_SANDBOX_READY { // before anything is given up
+		return "", fmt.Errorf("pod %s is stopped: nothing can be started in it", p.Status.Metadata.GetName())
+	}
 	st, err := c.pods.ContainerStatus(ctx, &runtime.ContainerStatusRequest{ContainerId: k.Id, Verbose: true})
 	if err != nil {
 		return "", err
@@ -54,10 +61,6 @@ func (c *client) restart(cc *cli.Context, k *runtime.Container) (string, error) 
 	}
 	cfg.Metadata.Attempt++
 	cfg.LogPath = fmt.Sprintf("%d.log", cfg.Metadata.Attempt)
-	p, err := c.pods.PodSandboxStatus(ctx, &runtime.PodSandboxStatusRequest{PodSandboxId: k.PodSandboxId})
-	if err != nil {
-		return "", err
-	}
 	return c.startIn(ctx, k.PodSandboxId, &runtime.PodSandboxConfig{Metadata: p.Status.Metadata}, cfg)
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -92,21 +93,29 @@ func (c *client) startIn(ctx context.Context, pod string, pc *runtime.PodSandbox
 	return r.ContainerId, err
 }
 
+// podName is a DNS label.
+var podName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+
 func configs(c *cli.Context) (*runtime.PodSandboxConfig, *runtime.ContainerConfig, error) {
 	var b [4]byte
 	rand.Read(b[:])
-	uid := hex.EncodeToString(b[:])
+	random := hex.EncodeToString(b[:])
 	name := c.String("name")
 	if name == "" {
-		name = "run-" + uid
+		name = "run-" + random
 	}
+	if !podName.MatchString(name) {
+		return nil, nil, fmt.Errorf("--name %q: want a-z, 0-9 and -, at most 63: it is the host name, too", name)
+	}
+	// A name is a pod's whole identity here, so that berthd refuses a second one.
+	uid := name
 	ns := &runtime.NamespaceOption{Pid: runtime.NamespaceMode_CONTAINER}
 	if c.Bool("host-network") {
 		ns.Network = runtime.NamespaceMode_NODE
 	}
 	pod := &runtime.PodSandboxConfig{
 		Metadata: &runtime.PodSandboxMetadata{Name: name, Namespace: "default", Uid: uid}, Hostname: name,
-		LogDirectory: filepath.Join(c.String("log-dir"), name+"-"+uid),
+		LogDirectory: filepath.Join(c.String("log-dir"), name+"-"+random),
 		Linux:        &runtime.LinuxPodSandboxConfig{SecurityContext: &runtime.LinuxSandboxSecurityContext{NamespaceOptions: ns}},
 	}
 	if c.Bool("host-network") {
@@ -115,9 +124,14 @@ func configs(c *cli.Context) (*runtime.PodSandboxConfig, *runtime.ContainerConfi
 	ctr := &runtime.ContainerConfig{
 		Metadata: &runtime.ContainerMetadata{Name: name}, Image: &runtime.ImageSpec{Image: c.Args().First()},
 		LogPath: "0.log",
-		Linux: &runtime.LinuxContainerConfig{SecurityContext: &runtime.LinuxContainerSecurityContext{
-			NamespaceOptions: ns, Seccomp: &runtime.SecurityProfile{ProfileType: runtime.SecurityProfile_RuntimeDefault},
-		}},
+		Linux: &runtime.LinuxContainerConfig{
+			// Without any, a container keeps the oom_score_adj of berthd, which
+			// a service manager makes low.
+			Resources: &runtime.LinuxContainerResources{},
+			SecurityContext: &runtime.LinuxContainerSecurityContext{
+				NamespaceOptions: ns, Seccomp: &runtime.SecurityProfile{ProfileType: runtime.SecurityProfile_RuntimeDefault},
+			},
+		},
 	}
 	if args := c.Args().Tail(); len(args) > 0 {
 		ctr.Command, ctr.Args = args[:1], args[1:]

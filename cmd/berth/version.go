@@ -12,6 +12,9 @@ import (
 var versionCommand = &cli.Command{
 	Name: "version", Usage: "versions of berth and berthd",
 	Action: func(c *cli.Context) error {
+		if err := noArgs(c); err != nil {
+			return err
+		}
 		fmt.Println("berth  ", version.Version)
 		cl, err := connect(c)
 		if err != nil {

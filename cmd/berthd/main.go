@@ -9,10 +9,12 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"berth/internal/config"
@@ -26,7 +28,7 @@ func main() {
 	namespaces.Main()
 	ocispec.PathMain()
 
-	if err := run(os.Args[1:]); err != nil && !errors.Is(err, flag.ErrHelp) {
+	if err := run(os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "berthd:", err)
 		os.Exit(1)
 	}
@@ -34,13 +36,17 @@ func main() {
 
 func run(args []string) error {
 	fl := flag.NewFlagSet("berthd", flag.ContinueOnError)
+	fl.SetOutput(io.Discard) // an error is told once, by main
 	path := fl.String("config", config.DefaultPath, "configuration `FILE`; the default one may be absent")
 	root := fl.String("root", "", "`DIR` for what outlives a reboot (default from the configuration: /var/lib/berth)")
 	state := fl.String("state", "", "`DIR` for what does not (default from the configuration: /run/berth)")
-	level := fl.String("log-level", "", "debug, info, warn or error")
+	level := fl.String("log-level", "", "`LEVEL`: debug, info, warn or error")
 	vers := fl.Bool("version", false, "print the version")
-	if err := fl.Parse(args); err != nil {
-		return err
+	if err := fl.Parse(args); errors.Is(err, flag.ErrHelp) {
+		usage(fl)
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("%w (berthd --help lists the flags)", err)
 	}
 	switch {
 	case *vers:
@@ -49,7 +55,7 @@ func run(args []string) error {
 	case fl.NArg() == 2 && fl.Arg(0) == "config" && fl.Arg(1) == "default":
 		return config.WriteDefault(os.Stdout)
 	case fl.NArg() > 0:
-		return fmt.Errorf("unknown argument %q; the only words are: config default", fl.Arg(0))
+		return fmt.Errorf("unknown argument %q; the only words are: config default", strings.Join(fl.Args(), " "))
 	}
 	named := false
 	fl.Visit(func(f *flag.Flag) { named = named || f.Name == "config" })
@@ -65,12 +71,26 @@ func run(args []string) error {
 	if err := cfg.Check(); err != nil {
 		return err
 	}
+	if os.Geteuid() != 0 {
+		return errors.New("pods need root: run berthd as root")
+	}
 	setUpLog(cfg.LogLevel)
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer cancel()
 	// A client that went away must not end the daemon.
 	signal.Ignore(syscall.SIGPIPE)
 	return serve(ctx, cfg)
+}
+
+func usage(fl *flag.FlagSet) {
+	fmt.Println("usage: berthd [FLAG ...]\n       berthd config default    print every key of the configuration, with its meaning\n\nflags:")
+	fl.VisitAll(func(f *flag.Flag) {
+		word, text := flag.UnquoteUsage(f)
+		if f.DefValue != "" && f.DefValue != "false" {
+			text += " (default " + f.DefValue + ")"
+		}
+		fmt.Printf("  --%-20s %s\n", f.Name+" "+word, text)
+	})
 }
 
 // load reads the configuration. Only a file that was asked for must be there.

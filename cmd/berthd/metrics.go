@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"net"
 	"net/http"
 	"time"
 
@@ -51,14 +53,21 @@ func (m *metrics) options() []grpc.ServerOption {
 		})}
 }
 
-// server serves /metrics; nil when there is no address.
-func (m *metrics) server(addr string) *http.Server {
+// serve serves /metrics at addr; nil when there is none. What ends it later goes
+// to failed.
+func (m *metrics) serve(addr string, failed chan<- error) (*http.Server, error) {
 	if addr == "" {
-		return nil
+		return nil, nil
+	}
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("metrics.address: %w", err)
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))
-	return &http.Server{Addr: addr, Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	s := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	go func() { failed <- s.Serve(l) }()
+	return s, nil
 }
 
 // podCollector counts the keeper's pods when it is asked.

@@ -23,7 +23,7 @@ const stopGrace = 2 * time.Second
 // serve runs the daemon until ctx ends. Pods live on after it.
 func serve(ctx context.Context, cfg *config.Config) error {
 	begin := time.Now()
-	l, err := listen(cfg.State, cfg.Socket())
+	l, err := listen(cfg.Root, cfg.State, cfg.Socket())
 	if err != nil {
 		return err
 	}
@@ -44,17 +44,21 @@ func serve(ctx context.Context, cfg *config.Config) error {
 	d.stream.Start(stream.FromKeeper(d.keeper))
 
 	failed := make(chan error, 2)
-	go func() { failed <- s.Serve(l) }()
-	if m := d.metrics.server(cfg.Metrics.Address); m != nil {
-		go func() { failed <- m.ListenAndServe() }()
+	m, err := d.metrics.serve(cfg.Metrics.Address, failed)
+	if err != nil {
+		return err
+	}
+	if m != nil {
 		defer m.Close()
 	}
+	go func() { failed <- s.Serve(l) }()
 	slog.Info("serving", "socket", cfg.Socket(), "after", time.Since(begin).Round(time.Millisecond))
 	// The API is open by now: calls wait for the journals, which takes
 	// milliseconds; the pods' own recovery is not waited for.
 	if err := d.keeper.Recover(ctx); err != nil {
 		return fmt.Errorf("recover pods: %w", err)
 	}
+	d.machine.Sweep(ctx, d.keeper.Pods)
 	select {
 	case <-ctx.Done():
 		slog.Info("stopping; pods live on")

@@ -12,24 +12,16 @@ import (
 )
 
 // listen opens the API socket, for root alone. It refuses when another berthd
-// works on the same state folder; the socket of a dead one is replaced. The lock
-// is the process's: it ends with it, however that ends.
-func listen(state, socket string) (net.Listener, error) {
-	// 0711: the pods' folders below are reached by mapped users.
-	if err := os.MkdirAll(state, 0o711); err != nil {
-		return nil, fmt.Errorf("create the state folder: %w", err)
-	}
-	path := filepath.Join(state, "berthd.lock")
-	fd, err := unix.Open(path, unix.O_CREAT|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", path, err)
-	}
-	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		unix.Close(fd)
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("another berthd runs on %s: stop it, or choose another --state", state)
+// works on the same folders; the socket of a dead one is replaced.
+func listen(root, state, socket string) (net.Listener, error) {
+	for _, f := range []struct{ flag, dir string }{{"--state", state}, {"--root", root}} {
+		// 0711: the pods' folders below are reached by mapped users.
+		if err := os.MkdirAll(f.dir, 0o711); err != nil {
+			return nil, fmt.Errorf("create the folder of %s: %w", f.flag, err)
 		}
-		return nil, fmt.Errorf("lock %s: %w", path, err)
+		if err := lock(f.dir, f.flag); err != nil {
+			return nil, err
+		}
 	}
 	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("remove the old socket: %w", err)
@@ -41,4 +33,22 @@ func listen(state, socket string) (net.Listener, error) {
 		return nil, fmt.Errorf("listen on %s: %w", socket, err)
 	}
 	return l, nil
+}
+
+// lock makes this process the only berthd of a folder. The lock is the
+// process's: it ends with it, however that ends.
+func lock(dir, flag string) error {
+	path := filepath.Join(dir, "berthd.lock")
+	fd, err := unix.Open(path, unix.O_CREAT|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return fmt.Errorf("open %s: %w", path, err)
+	}
+	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		unix.Close(fd)
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return fmt.Errorf("another berthd runs on %s: stop it, or choose another %s", dir, flag)
+		}
+		return fmt.Errorf("lock %s: %w", path, err)
+	}
+	return nil
 }

@@ -35,6 +35,7 @@ type daemon struct {
 	images  *image.Service
 	keeper  *keeper.Keeper
 	stream  *stream.Server
+	machine *effects.Machine
 	metrics *metrics
 	cri     *cri.Deps
 	closers []func() error
@@ -83,18 +84,19 @@ func wire(ctx context.Context, cfg *config.Config) (_ *daemon, err error) {
 		Root: filepath.Join(cfg.Root, "images"), State: filepath.Join(cfg.State, "images"), Snapshotter: cfg.Image.Snapshotter,
 		RegistryDirs: cfg.Registry.ConfigPath, StallTimeout: cfg.Image.StallTimeout.Duration,
 		MaxConcurrentDownloads: cfg.Image.MaxConcurrentDownloads, SyncFS: cfg.Image.Sync,
+		Pinned: cfg.Image.Pinned, DurableRootfs: cfg.Image.DurableRootfs,
 	}); err != nil {
 		return nil, err
 	}
 	d.closers = append(d.closers, d.images.Close)
 	net, err := network.New(&network.Config{
 		ConfDir: cfg.CNI.ConfDir, BinDirs: cfg.CNI.PluginDirs(), CacheDir: filepath.Join(cfg.Root, "network"),
-		MaxConfNum: cfg.CNI.MaxConfNum, Timeout: cfg.CNI.CallTimeout.Duration, Default: &network.Default{},
+		MaxConfNum: cfg.CNI.Networks(), Timeout: cfg.CNI.CallTimeout.Duration, Default: &network.Default{},
 	})
 	if err != nil {
 		return nil, err
 	}
-	machine := effects.New(&effects.Deps{
+	d.machine = effects.New(&effects.Deps{
 		Root: cfg.Root, State: cfg.State, Images: d.images, Network: net,
 		Shims:    shims.NewManager(&shims.Options{Binary: shimPath, SocketDir: filepath.Join(cfg.State, "s")}),
 		Handlers: handlers, Default: cfg.DefaultRuntime, Drain: cfg.Timeouts.ExitDrain.Duration,
@@ -106,7 +108,7 @@ func wire(ctx context.Context, cfg *config.Config) (_ *daemon, err error) {
 		return nil, fmt.Errorf("read the boot id: %w", err)
 	}
 	if d.keeper, err = keeper.New(&keeper.Options{
-		Journals: filepath.Join(cfg.Root, "journal"), Machine: machine, BootID: strings.TrimSpace(string(boot)),
+		Journals: filepath.Join(cfg.Root, "journal"), Machine: d.machine, BootID: strings.TrimSpace(string(boot)),
 		DecodePod: decoder[record.Pod], DecodeContainer: decoder[record.Container],
 	}); err != nil {
 		return nil, err
@@ -133,7 +135,7 @@ func handlers(ctx context.Context, cfg *config.Config, host *ocispec.Host) (map[
 	var fronts []cri.Handler
 	for name, r := range cfg.Runtimes {
 		if r.Kind != config.KindProcess {
-			return nil, nil, fmt.Errorf("runtimes.%s.kind: %q pods are not built yet: use %q", name, r.Kind, config.KindProcess)
+			return nil, nil, fmt.Errorf("runtimes.%s.kind: this version has no %q pods: use %q", name, r.Kind, config.KindProcess)
 		}
 		path, err := cfg.RuntimePath(name)
 		if err != nil {

@@ -14,13 +14,11 @@ import (
 	"berth/internal/host/process"
 	"berth/internal/shim"
 	"berth/internal/shim/boot"
+	"berth/internal/version"
 )
 
-// version is set by the build.
-var version = "dev"
-
 func main() {
-	os.Exit(boot.Main(os.Args[1:], &boot.Config{Version: version, Host: newHost}))
+	os.Exit(boot.Main(os.Args[1:], &boot.Config{Version: version.Version, Host: newHost}))
 }
 
 func newHost(o *shim.HostOptions) (host.Host, error) {

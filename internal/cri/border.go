@@ -8,8 +8,9 @@ import (
 	"runtime/debug"
 	"time"
 
+	"berth/internal/rpcerr"
+
 	"github.com/containerd/errdefs"
-	"github.com/containerd/errdefs/pkg/errgrpc"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -53,7 +54,7 @@ func (s *Service) leave(ctx context.Context, method string, start time.Time, pan
 		s.log.Debug("call done", "call", call, "took", time.Since(start))
 		return nil
 	}
-	err = errgrpc.ToGRPC(err) // errdefs classes and the context's errors
+	err = rpcerr.ToGRPC(err) // errdefs classes and the context's errors
 	level := slog.LevelWarn
 	switch status.Code(err) {
 	case codes.NotFound, codes.Canceled, codes.Unimplemented:

@@ -147,7 +147,11 @@ func (r *rootfs) imageVolumes(ctx context.Context, j *keeper.Job, rec *record.Co
 	return nil
 }
 
-func imageKey(container string, i int) string { return container + "-image-" + strconv.Itoa(i) }
+// imageInfix joins a container's id and the position of the mount in the key of
+// an image volume.
+const imageInfix = "-image-"
+
+func imageKey(container string, i int) string { return container + imageInfix + strconv.Itoa(i) }
 
 func (r *rootfs) imageMount(j *keeper.Job, i int) string {
 	return filepath.Join(r.m.bundle(j.Pod.ID, j.Container.ID), "images", strconv.Itoa(i))

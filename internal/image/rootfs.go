@@ -122,6 +122,10 @@ func (s *Service) RemoveRootfs(ctx context.Context, key string) error {
 	return nil
 }
 
+// RootfsKeys are the keys of the root file systems that there are. (Those of the
+// native snapshotter are not told: they cost nothing beyond their images.)
+func (s *Service) RootfsKeys() []string { return s.rootfs.keys() }
+
 func (s *Service) unpackAgain(ctx context.Context, img *Image) error {
 	ctx, release, err := s.leasePull(ctx, "unpack "+img.ID)
 	if err != nil {

@@ -8,11 +8,11 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/containerd/errdefs/pkg/errgrpc"
 	"google.golang.org/grpc"
 
 	nodev1 "berth/api/node/v1"
 	"berth/internal/image"
+	"berth/internal/rpcerr"
 )
 
 // Images is the part of the image service that is used here.
@@ -51,7 +51,7 @@ func (n *Server) Import(st grpc.ClientStreamingServer[nodev1.ImportRequest, node
 	images, err := n.images.Import(st.Context(), r)
 	r.CloseWithError(errors.New("the import has ended"))
 	if err != nil {
-		return errgrpc.ToGRPC(fmt.Errorf("import archive: %w", err))
+		return rpcerr.ToGRPC(fmt.Errorf("import archive: %w", err))
 	}
 	resp := &nodev1.ImportResponse{}
 	for _, i := range images {

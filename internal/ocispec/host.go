@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -87,21 +88,38 @@ func Probe() (*Host, error) {
 	return h, nil
 }
 
-// probeControllers looks for the controllers that may be missing. On v2 the
-// root cgroup has no memory.swap.max, so that of our own cgroup counts.
+// probeControllers looks for the controllers that may be missing.
 func (h *Host) probeControllers(root, own string) error {
 	if !h.CgroupV2 {
 		h.Swap = exists(root + "/memory/memory.memsw.limit_in_bytes")
 		h.Hugetlb = exists(root + "/hugetlb")
 		return nil
 	}
-	controllers, err := os.ReadFile(root + "/cgroup.controllers")
+	data, err := os.ReadFile(root + "/cgroup.controllers")
 	if err != nil {
 		return err
 	}
-	h.Hugetlb = slices.Contains(strings.Fields(string(controllers)), "hugetlb")
-	h.Swap = exists(filepath.Join(root, own, "memory.swap.max"))
+	controllers := strings.Fields(string(data))
+	h.Hugetlb = slices.Contains(controllers, "hugetlb")
+	h.Swap = slices.Contains(controllers, "memory") && limitsSwap(root, own)
 	return nil
+}
+
+// limitsSwap looks whether a cgroup v2 can have a swap limit. The root has none,
+// nor has a cgroup for which the memory controller is off: any other tells.
+func limitsSwap(root, own string) bool {
+	var dirs []string
+	for d := path.Clean("/" + own); d != "/"; d = path.Dir(d) {
+		dirs = append(dirs, filepath.Join(root, d))
+	}
+	others, _ := filepath.Glob(root + "/*") // the pattern is well-formed
+	for _, d := range append(dirs, others...) {
+		if exists(d + "/memory.max") {
+			return exists(d + "/memory.swap.max")
+		}
+	}
+	// Nobody has the controller yet. It has the limit where the kernel can swap.
+	return exists("/proc/swaps")
 }
 
 // cgroupOptions are those of the cgroup v2 mount that belong to the hierarchy

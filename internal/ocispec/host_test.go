@@ -48,14 +48,29 @@ func TestProbeControllers(t *testing.T) {
 	if err := h.probeControllers(v2, "/own"); err == nil {
 		t.Error("v2 without a list of controllers")
 	}
-	writeFile(t, v2+"/cgroup.controllers", "cpu memory\n")
+	writeFile(t, v2+"/cgroup.controllers", "cpu\n")
 	if err := h.probeControllers(v2, "/own"); err != nil || h.Swap || h.Hugetlb {
 		t.Errorf("v2 with little: %+v, %v", h, err)
 	}
 	writeFile(t, v2+"/cgroup.controllers", "cpu hugetlb memory\n")
-	writeFile(t, v2+"/own/memory.swap.max", "max\n")
-	if err := h.probeControllers(v2, "/own"); err != nil || !h.Swap || !h.Hugetlb {
-		t.Errorf("v2: %+v, %v", h, err)
+	// A kernel without swap limits, as our own cgroup shows, one above it, or one
+	// beside it when we are in the root; and one with them.
+	for _, swap := range []bool{false, true} {
+		for _, where := range []string{"/own/below", "/own", "/beside"} {
+			top := t.TempDir()
+			writeFile(t, top+"/cgroup.controllers", "cpu hugetlb memory\n")
+			writeFile(t, top+where+"/memory.max", "max\n")
+			if swap {
+				writeFile(t, top+where+"/memory.swap.max", "max\n")
+			}
+			own := "/own/below"
+			if where == "/beside" {
+				own = "/"
+			}
+			if err := h.probeControllers(top, own); err != nil || h.Swap != swap || !h.Hugetlb {
+				t.Errorf("v2, %s, swap limits %v: %+v, %v", where, swap, h, err)
+			}
+		}
 	}
 }
 

@@ -169,8 +169,9 @@ func TestExecProcess(t *testing.T) {
 
 func TestOOMScoreAdj(t *testing.T) {
 	r := testRequest(t)
-	if got := mustBuild(t, r).Process.OOMScoreAdj; got != nil {
-		t.Errorf("oom_score_adj %d without resources", *got)
+	// The daemon's own must not be inherited.
+	if got := mustBuild(t, r).Process.OOMScoreAdj; got == nil || *got != max(0, r.Host.MinOOMScoreAdj) {
+		t.Errorf("oom_score_adj %v without resources, want 0", got)
 	}
 	r.Container.Linux.Resources = &runtime.LinuxContainerResources{OomScoreAdj: -500}
 	r.Host.MinOOMScoreAdj = -100

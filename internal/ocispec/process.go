@@ -36,10 +36,10 @@ func (b *builder) process(context.Context) error {
 	p.Cwd = path.Join("/", cwd) // OCI wants it absolute; images are not always so strict
 	p.Terminal = b.Container.GetTty()
 	p.NoNewPrivileges = b.sc.GetNoNewPrivs()
-	if res := b.Container.GetLinux().GetResources(); res != nil {
-		adj := max(int(res.GetOomScoreAdj()), b.Host.MinOOMScoreAdj)
-		p.OOMScoreAdj = &adj
-	}
+	// Always set: a container must not inherit the daemon's, which a service
+	// manager may have made the last to be killed.
+	adj := max(int(b.Container.GetLinux().GetResources().GetOomScoreAdj()), b.Host.MinOOMScoreAdj)
+	p.OOMScoreAdj = &adj
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	shimv1 "berth/api/shim/v1"
+	"berth/internal/rpcerr"
 
 	sandboxapi "github.com/containerd/containerd/api/runtime/sandbox/v1"
 	"github.com/containerd/ttrpc"
@@ -29,7 +30,7 @@ func method[Req, Resp any](f func(context.Context, *Req) (*Resp, error)) ttrpc.M
 		}
 		resp, err := f(ctx, req)
 		if err != nil {
-			return nil, rpcError(err)
+			return nil, rpcerr.ToGRPC(err)
 		}
 		return resp, nil
 	}

@@ -9,10 +9,10 @@ import (
 
 	shimv1 "berth/api/shim/v1"
 	"berth/internal/host"
+	"berth/internal/rpcerr"
 	"berth/internal/stdio"
 
 	"github.com/containerd/errdefs"
-	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
@@ -47,7 +47,7 @@ func (s *berthService) StartSandbox(ctx context.Context, r *shimv1.StartSandboxR
 		Host: HostOptions{Runtime: r.Runtime, Root: r.RuntimeRoot, SystemdCgroup: r.SystemdCgroup},
 	}
 	if r.ExitDir == "" {
-		return nil, rpcError(fmt.Errorf("sandbox %s has no directory for exits: %w", r.Id, errdefs.ErrInvalidArgument))
+		return nil, rpcerr.ToGRPC(fmt.Errorf("sandbox %s has no directory for exits: %w", r.Id, errdefs.ErrInvalidArgument))
 	}
 	if r.OomScoreAdj != nil {
 		n := int(*r.OomScoreAdj)
@@ -55,15 +55,15 @@ func (s *berthService) StartSandbox(ctx context.Context, r *shimv1.StartSandboxR
 	}
 	if r.SharePid {
 		if r.PidNs == "" {
-			return nil, rpcError(fmt.Errorf("sandbox %s shares a pid namespace but names no place to pin it: %w", r.Id, errdefs.ErrInvalidArgument))
+			return nil, rpcerr.ToGRPC(fmt.Errorf("sandbox %s shares a pid namespace but names no place to pin it: %w", r.Id, errdefs.ErrInvalidArgument))
 		}
 		spec.Hold = &HoldRequest{UserNS: r.UserNs, PIDNS: r.PidNs, Cgroup: r.Cgroup}
 	}
 	if err := s.core.CreateSandbox(spec); err != nil {
-		return nil, rpcError(err)
+		return nil, rpcerr.ToGRPC(err)
 	}
 	if _, err := s.core.StartSandbox(ctx, r.Id); err != nil {
-		return nil, rpcError(err)
+		return nil, rpcerr.ToGRPC(err)
 	}
 	return &shimv1.StartSandboxResponse{Info: s.info()}, nil
 }
@@ -80,13 +80,13 @@ func (s *berthService) RunTask(ctx context.Context, r *shimv1.RunTaskRequest) (*
 		}}, nil
 	}
 	if err != nil {
-		return nil, rpcError(err)
+		return nil, rpcerr.ToGRPC(err)
 	}
 	return &shimv1.RunTaskResponse{Result: &shimv1.RunTaskResponse_Task{Task: berthTask(st)}}, nil
 }
 
 func (s *berthService) StopTask(ctx context.Context, r *shimv1.StopTaskRequest) (*shimv1.StopTaskResponse, error) {
-	return &shimv1.StopTaskResponse{}, rpcError(s.core.Stop(ctx, r.Id, r.Signal, time.Duration(r.Grace)))
+	return &shimv1.StopTaskResponse{}, rpcerr.ToGRPC(s.core.Stop(ctx, r.Id, r.Signal, time.Duration(r.Grace)))
 }
 
 func (s *berthService) DeleteTask(ctx context.Context, r *shimv1.DeleteTaskRequest) (*shimv1.DeleteTaskResponse, error) {
@@ -95,7 +95,7 @@ func (s *berthService) DeleteTask(ctx context.Context, r *shimv1.DeleteTaskReque
 		return &shimv1.DeleteTaskResponse{}, nil
 	}
 	if err != nil {
-		return nil, rpcError(err)
+		return nil, rpcerr.ToGRPC(err)
 	}
 	return &shimv1.DeleteTaskResponse{Task: berthTask(st)}, nil
 }
@@ -103,13 +103,13 @@ func (s *berthService) DeleteTask(ctx context.Context, r *shimv1.DeleteTaskReque
 func (s *berthService) UpdateTask(ctx context.Context, r *shimv1.UpdateTaskRequest) (*shimv1.UpdateTaskResponse, error) {
 	var res specs.LinuxResources
 	if err := json.Unmarshal(r.Resources, &res); err != nil {
-		return nil, rpcError(fmt.Errorf("resources of %s: %w: %w", r.Id, errdefs.ErrInvalidArgument, err))
+		return nil, rpcerr.ToGRPC(fmt.Errorf("resources of %s: %w: %w", r.Id, errdefs.ErrInvalidArgument, err))
 	}
-	return &shimv1.UpdateTaskResponse{}, rpcError(s.core.Update(ctx, r.Id, &res))
+	return &shimv1.UpdateTaskResponse{}, rpcerr.ToGRPC(s.core.Update(ctx, r.Id, &res))
 }
 
 func (s *berthService) ReopenLog(ctx context.Context, r *shimv1.ReopenLogRequest) (*shimv1.ReopenLogResponse, error) {
-	return &shimv1.ReopenLogResponse{}, rpcError(s.core.ReopenLog(ctx, r.Id))
+	return &shimv1.ReopenLogResponse{}, rpcerr.ToGRPC(s.core.ReopenLog(ctx, r.Id))
 }
 
 func (s *berthService) Pids(ctx context.Context, r *shimv1.PidsRequest) (*shimv1.PidsResponse, error) {
@@ -118,13 +118,13 @@ func (s *berthService) Pids(ctx context.Context, r *shimv1.PidsRequest) (*shimv1
 	for _, p := range pids {
 		out.Pids = append(out.Pids, int32(p))
 	}
-	return out, rpcError(err)
+	return out, rpcerr.ToGRPC(err)
 }
 
 func (s *berthService) Changes(ctx context.Context, r *shimv1.ChangesRequest) (*shimv1.ChangesResponse, error) {
 	seq, snapshot, tasks, err := s.core.Changes(ctx, r.From)
 	if err != nil {
-		return nil, rpcError(err)
+		return nil, rpcerr.ToGRPC(err)
 	}
 	out := &shimv1.ChangesResponse{Seq: seq, Snapshot: snapshot}
 	for i := range tasks {
@@ -134,7 +134,7 @@ func (s *berthService) Changes(ctx context.Context, r *shimv1.ChangesRequest) (*
 }
 
 func (s *berthService) Finish(ctx context.Context, _ *shimv1.FinishRequest) (*shimv1.FinishResponse, error) {
-	return &shimv1.FinishResponse{}, rpcError(s.core.Finish(ctx))
+	return &shimv1.FinishResponse{}, rpcerr.ToGRPC(s.core.Finish(ctx))
 }
 
 func berthTask(s *Status) *shimv1.Task {
@@ -153,12 +153,4 @@ func nanos(t time.Time) int64 {
 		return 0
 	}
 	return t.UnixNano()
-}
-
-// rpcError gives an error's class to the other side.
-func rpcError(err error) error {
-	if err == nil {
-		return nil
-	}
-	return errgrpc.ToGRPC(err)
 }

@@ -223,7 +223,7 @@ func TestKilledShim(t *testing.T) {
 	if r := records[ended.ID]; r.ExitCode != 42 || r.Reason != "" {
 		t.Errorf("exit before the shim died: %+v, want code 42", r)
 	}
-	if r := records[runs.ID]; r.ExitCode != 137 || r.Reason != "ShimLost" {
+	if r := records[runs.ID]; r.ExitCode != 137 || r.Reason != "shim lost" {
 		t.Errorf("container that ran: %+v, want 137, ShimLost", r)
 	}
 }

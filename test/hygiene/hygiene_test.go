@@ -23,15 +23,15 @@ var rules = map[string]struct {
 }{
 	"cmd/...": {[]string{"api/...", "internal/..."}, "mains wire everything"},
 
-	"internal/cri":     {[]string{"internal/keeper", "internal/pod", "internal/record", "internal/image", "internal/stream", "internal/stats", "internal/network", "internal/ocispec", "internal/namespaces", "internal/shims", "internal/version"}, "the front translates between CRI and the services"},
-	"internal/node":    {[]string{"api/node/v1", "internal/image"}, "a front like cri"},
+	"internal/cri":     {[]string{"internal/keeper", "internal/pod", "internal/record", "internal/image", "internal/stream", "internal/stats", "internal/network", "internal/ocispec", "internal/namespaces", "internal/shims", "internal/rpcerr", "internal/version"}, "the front translates between CRI and the services"},
+	"internal/node":    {[]string{"api/node/v1", "internal/image", "internal/rpcerr"}, "a front like cri"},
 	"internal/effects": {[]string{"internal/keeper", "internal/pod", "internal/record", "internal/image", "internal/network", "internal/namespaces", "internal/ocispec", "internal/shims", "internal/stdio"}, "it joins the keeper's machine to the services"},
 	"internal/keeper":  {[]string{"internal/pod", "internal/journal"}, "it reaches the world through Machine only, so that tests can be the world"},
 	"internal/shims":   {[]string{"api/shim/v1", "internal/stdio", "internal/shim/exits", "internal/shim/boot"}, "the daemon's side of the shim's protocol"},
 	"internal/stream":  {[]string{"internal/stdio", "internal/keeper", "internal/pod", "internal/record", "internal/ocispec", "internal/namespaces", "internal/netns", "internal/shims"}, "it finds the pod's shim in the keeper's snapshots, and has a session with it"},
 	"internal/stats":   {[]string{"internal/keeper", "internal/pod", "internal/record", "internal/namespaces", "internal/netns", "internal/network"}, "it reads the keeper's snapshots"},
 
-	"internal/shim":         {[]string{"api/shim/v1", "internal/host", "internal/stdio", "internal/shim/...", "internal/version"}, "the shim knows hosts, streams and its protocols, nothing of the daemon"},
+	"internal/shim":         {[]string{"api/shim/v1", "internal/host", "internal/rpcerr", "internal/stdio", "internal/shim/...", "internal/version"}, "the shim knows hosts, streams and its protocols, nothing of the daemon"},
 	"internal/shim/...":     {[]string{"api/shim/v1", "internal/host", "internal/host/process", "internal/stdio", "internal/shim", "internal/shim/...", "internal/version"}, "parts of the shim"},
 	"internal/host/process": {[]string{"internal/host"}, "an implementation of Host"},
 

@@ -21,7 +21,7 @@ import (
 // Reasons that a record can carry. Else the code tells the story.
 const (
 	// ReasonShimLost: the shim died, and what it kept was killed.
-	ReasonShimLost = "ShimLost"
+	ReasonShimLost = "shim lost"
 	// ReasonSandboxLost: what held the pod's namespaces died.
 	ReasonSandboxLost = "SandboxLost"
 )
