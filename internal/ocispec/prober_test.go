@@ -242,7 +242,7 @@ func TestCallerLeaves(t *testing.T) {
 	p := testProber(t, 10*time.Second)
 	dir := hangingDir(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	time.AfterFunc(100*time.Millisecond, cancel)
+	time.AfterFunc(2*time.Second, cancel) // by then the helper hangs in dir, on a busy machine too
 	_, err := p.Prepare(ctx, []HostPath{{Path: "/", Use: UseMount}, {Field: "f", Path: dir, Use: UseMount}})
 	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), dir) {
 		t.Errorf("caller left: %v", err)

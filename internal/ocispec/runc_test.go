@@ -180,7 +180,7 @@ func TestRunMounts(t *testing.T) {
 			touch /$d/x 2>/dev/null && echo $d top || echo $d not top
 			touch /$d/sub/x 2>/dev/null && echo $d sub || echo $d not sub
 		done
-		/rw/script; /noexec/script || echo not run`)
+		/rw/script; /noexec/script 2>/dev/null || echo not run`)
 	r.Container.Mounts = []*runtime.Mount{
 		{ContainerPath: "/rw", HostPath: dir},
 		{ContainerPath: "/ro", HostPath: dir, Readonly: true},
