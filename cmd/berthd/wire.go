@@ -145,6 +145,9 @@ func handlers(ctx context.Context, cfg *config.Config, host *ocispec.Host) (map[
 		if err != nil {
 			return nil, nil, fmt.Errorf("runtimes.%s: %w", name, err)
 		}
+		if err := os.MkdirAll(cfg.RuntimeRoot(name), 0o700); err != nil {
+			return nil, nil, fmt.Errorf("runtimes.%s: create the runtime's folder: %w", name, err)
+		}
 		h := host.Limit(f)
 		out[name] = &effects.Handler{
 			Runtime: path, Root: cfg.RuntimeRoot(name), Systemd: cfg.SystemdCgroup(name), Host: h, CNIConfDir: r.CNIConfDir,
