@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"path/filepath"
 
+	"github.com/containerd/errdefs"
+
 	"berth/internal/keeper"
 	"berth/internal/namespaces"
 	"berth/internal/pod"
@@ -46,17 +48,21 @@ func (s *shim) Take(ctx context.Context, j *keeper.Job) (*keeper.Taken, error) {
 
 func (m *Machine) exits(pod string) string { return filepath.Join(m.persistent(pod), "exits") }
 
-// Probe looks for a living shim; a half-started one is ended.
+// Probe looks for a living shim. One whose sandbox did not come up before berthd
+// died brings it up now; one that cannot any more is ended.
 func (s *shim) Probe(ctx context.Context, j *keeper.Job) (*keeper.Taken, error) {
-	a, ok, err := s.m.d.Shims.Probe(ctx, j.Pod.ID, s.m.runtime(j.Pod.ID))
+	_, ok, err := s.m.d.Shims.Probe(ctx, j.Pod.ID, s.m.runtime(j.Pod.ID))
 	if err != nil {
 		return nil, fmt.Errorf("look for the shim: %w", err)
 	}
-	if !ok {
-		_, err := s.Give(ctx, j)
-		return nil, err
+	if ok {
+		t, err := s.Take(ctx, j)
+		if !errdefs.IsFailedPrecondition(err) {
+			return t, err
+		}
 	}
-	return taken(a)
+	_, err = s.Give(ctx, j)
+	return nil, err
 }
 
 // Give ends the sandbox, and what its containers left, and waits until the

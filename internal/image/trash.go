@@ -53,6 +53,9 @@ func (l *layerRoots) deleteLoop() {
 				return
 			}
 			path := filepath.Join(l.trash, e.Name())
+			if strings.HasPrefix(e.Name(), probePrefix) { // cut off in its middle, it may be mounted
+				_ = unix.Unmount(filepath.Join(path, "merged"), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+			}
 			if err := os.RemoveAll(path); err != nil && !named[path] {
 				named[path] = true
 				log.L.WithError(err).Warn("image: a discarded root file system cannot be deleted")
@@ -61,10 +64,12 @@ func (l *layerRoots) deleteLoop() {
 	}
 }
 
+const probePrefix = "probe-"
+
 // probeVolatile reports whether this kernel's overlayfs can be mounted without
 // syncing (Linux 5.10).
 func probeVolatile(scratch string) bool {
-	dir, err := os.MkdirTemp(scratch, "probe-")
+	dir, err := os.MkdirTemp(scratch, probePrefix)
 	if err != nil {
 		return false
 	}

@@ -136,8 +136,10 @@ func (s *State) foldResource(f *Fact) {
 	case Holds:
 		m[f.Res] = Holding{Phase: Held, Data: f.Data}
 	case Released:
-		if h, ok := m[f.Res]; ok && h.Phase == Unknown && !s.goesDown(c, f.Res) {
-			m[f.Res] = Holding{Phase: Intended} // probed and not found: to be taken again
+		// Probed and not found: to be taken again. In a journal that is read once
+		// more, the doubt that led to the probe is only an intent.
+		if h, ok := m[f.Res]; ok && h.Phase != Held && !s.goesDown(c, f.Res) {
+			m[f.Res] = Holding{Phase: Intended}
 			return
 		}
 		delete(m, f.Res)

@@ -53,6 +53,11 @@ func suite(m *testing.M) (code int) {
 		return complain(err)
 	}
 	defer os.RemoveAll(work)
+	defer func() {
+		if code != 0 {
+			scrub()
+		}
+	}()
 	defer removeNetwork(portmapChains())
 	var err error
 	if shared, err = newNode(); err != nil {

@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path"
 	"path/filepath"
 	"runtime"
 	"sort"
@@ -19,7 +18,6 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
-	"github.com/opencontainers/go-digest"
 
 	nodev1 "berth/api/node/v1"
 )
@@ -230,7 +228,3 @@ func (n *node) importFile(archive string) error {
 	}
 	return nil
 }
-
-func digestOf(b []byte) string { return digest.FromBytes(b).String() }
-
-func short(name string) string { return path.Base(name) }

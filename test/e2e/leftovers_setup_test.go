@@ -7,10 +7,15 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
 
 	"berth/test/audit"
 )
@@ -19,7 +24,6 @@ import (
 type view struct {
 	machine audit.Snapshot
 	files   map[string]int // descriptors by kind
-	threads float64
 	routine float64
 }
 
@@ -64,6 +68,14 @@ func (v *view) diff(n *node) error {
 	if a, err := addresses(); err != nil || len(a) > 0 {
 		errs = append(errs, fmt.Errorf("addresses: %v %v", a, err))
 	}
+	for _, tool := range []string{"iptables", "ip6tables"} {
+		rules, _ := exec.Command(tool, "-w", "-t", "nat", "-S").Output() // the portmap plugin names the network in them
+		for r := range strings.Lines(string(rules)) {
+			if ours(r) {
+				errs = append(errs, fmt.Errorf("%s: %s", tool, strings.TrimSpace(r)))
+			}
+		}
+	}
 	// A few idle connections and their goroutines come and go.
 	if now.routine > v.routine+10 {
 		errs = append(errs, fmt.Errorf("berthd has %v goroutines, had %v", now.routine, v.routine))
@@ -76,7 +88,7 @@ func (v *view) diff(n *node) error {
 	return errors.Join(errs...)
 }
 
-// ours tells whether a line of the audit is about this run.
+// ours tells whether a line of the audit, or a command, is about this run.
 func ours(l string) bool {
 	if strings.Contains(l, runTag) || strings.Contains(l, bridge) {
 		return true
@@ -91,8 +103,9 @@ func ours(l string) bool {
 	return false
 }
 
-// processes are all that this run has started: each has its tag in the
-// environment, handed down by berthd or by a container's config.
+// processes are all that this run has started: a container's have the run's tag
+// in their environment, from their config; shims and what they run have an id or
+// the scratch folder in their command.
 func processes() map[int]string {
 	out := map[int]string{}
 	es, _ := os.ReadDir("/proc")
@@ -101,12 +114,13 @@ func processes() map[int]string {
 		if err != nil {
 			continue
 		}
+		b, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline")
+		if len(b) == 0 {
+			continue // it has ended, and its parent is about to notice
+		}
 		env, _ := os.ReadFile("/proc/" + e.Name() + "/environ")
-		if strings.Contains(string(env), tagKey+"="+runTag+"\x00") {
-			cmd, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline")
-			if len(cmd) > 0 { // else it has ended, and its parent is about to notice
-				out[pid] = strings.ReplaceAll(string(cmd), "\x00", " ")
-			}
+		if cmd := strings.ReplaceAll(string(b), "\x00", " "); strings.Contains(string(env), tagKey+"="+runTag+"\x00") || ours(cmd) {
+			out[pid] = cmd
 		}
 	}
 	return out
@@ -152,4 +166,20 @@ func (n *node) metric(name string) (float64, error) {
 		}
 	}
 	return 0, fmt.Errorf("berthd's metrics have no %s: %w", name, s.Err())
+}
+
+// scrub takes away by force what a failed run has left.
+func scrub() {
+	for pid := range processes() {
+		if pid != os.Getpid() {
+			syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+	ms, err := mountinfo.GetMounts(mountinfo.PrefixFilter(work))
+	if err != nil {
+		return
+	}
+	for i := len(ms) - 1; i >= 0; i-- {
+		unix.Unmount(ms[i].Mountpoint, unix.MNT_DETACH)
+	}
 }

@@ -71,7 +71,7 @@ func TestLogPartialLines(t *testing.T) {
 func TestLogRotation(t *testing.T) {
 	t.Parallel()
 	p := shared.pod(t)
-	const count = 400000
+	const count = 1000000
 	c := p.run("c", []string{"probe", "lines", itoa(count)})
 	var files []string
 	for i := 0; c.status().State == cri.ContainerState_CONTAINER_RUNNING && i < 500; i++ {
@@ -88,7 +88,7 @@ func TestLogRotation(t *testing.T) {
 		if _, err := os.Stat(c.log); err != nil {
 			t.Fatalf("after reopening: %v", err)
 		}
-		time.Sleep(5 * time.Millisecond)
+		time.Sleep(time.Millisecond)
 	}
 	if st := c.wait(); st.ExitCode != 0 {
 		t.Fatalf("%v", st)

@@ -157,6 +157,51 @@ func TestImageDeclaredVolumes(t *testing.T) {
 	}
 }
 
+func TestMountOptions(t *testing.T) {
+	t.Parallel()
+	p := shared.pod(t)
+	dir := hostFolder(t)
+	c := p.run("c", forever, with(
+		&cri.Mount{HostPath: dir, ContainerPath: "/plain"},
+		&cri.Mount{HostPath: dir, ContainerPath: "/noexec", MountOptions: []string{"noexec", "nodev", "nosuid"}},
+	))
+	c.sh("cp /bin/busybox /plain/true")
+	c.want("/plain/true && echo ran; /noexec/true 2>/dev/null || echo refused", "ran\nrefused")
+	opts := c.sh("grep ' /noexec ' /proc/mounts")
+	for _, o := range []string{"noexec", "nodev", "nosuid"} {
+		if !contains(opts, o) {
+			t.Errorf("%s is missing: %s", o, opts)
+		}
+	}
+}
+
+// A device as its vendor's CDI file describes it, by field and by annotation.
+func TestCDI(t *testing.T) {
+	t.Parallel()
+	const folder = "/var/run/cdi"
+	if _, err := os.Stat(folder); err != nil {
+		if err := os.Mkdir(folder, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.Remove(folder) })
+	}
+	file := folder + "/" + runTag + ".json"
+	write(t, file, `{"cdiVersion": "0.6.0", "kind": "e2e.example/thing", "devices": [
+ {"name": "one", "containerEdits": {"env": ["THING=one"], "deviceNodes": [{"path": "/dev/thing", "hostPath": "/dev/zero"}]}},
+ {"name": "two", "containerEdits": {"env": ["OTHER=two"]}}]}`)
+	t.Cleanup(func() { os.Remove(file) })
+	p := shared.pod(t)
+	c := p.run("c", forever, func(c *cri.ContainerConfig) {
+		c.CDIDevices = []*cri.CDIDevice{{Name: "e2e.example/thing=one"}}
+		c.Annotations = map[string]string{"cdi.k8s.io/e2e": "e2e.example/thing=two"}
+	})
+	c.want("echo $THING $OTHER; head -c 2 /dev/thing | xxd -p", "one two\n0000")
+	_, err := p.tryCreate(p.config("d", forever, func(c *cri.ContainerConfig) { c.CDIDevices = []*cri.CDIDevice{{Name: "e2e.example/thing=none"}} }))
+	if err == nil || !contains(err.Error(), "thing=none") {
+		t.Errorf("a device that is not there: %v", err)
+	}
+}
+
 func TestMountOfMissingFileInReadOnlyRootfs(t *testing.T) {
 	t.Parallel()
 	p := shared.pod(t)

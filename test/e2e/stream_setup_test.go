@@ -43,7 +43,6 @@ func executor(t *testing.T, protocol, to string) remotecommand.Executor {
 type session struct {
 	tty      bool
 	stdin    io.Reader
-	noOut    bool
 	resize   remotecommand.TerminalSizeQueue
 	protocol string
 }

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -74,4 +75,28 @@ func cgroupFile(t *testing.T, c *container, v1controller, v1name, v2name string)
 func cgroupV1() bool {
 	_, err := os.Stat("/sys/fs/cgroup/cgroup.controllers")
 	return err != nil
+}
+
+func contains(s, part string) bool { return strings.Contains(s, part) }
+
+// removeCgroups removes a folder that a test made for pods, in all hierarchies,
+// as the kubelet would.
+func removeCgroups(name string) {
+	dirs, _ := filepath.Glob("/sys/fs/cgroup/*" + name)
+	for _, d := range append(dirs, "/sys/fs/cgroup"+name) {
+		os.Remove(d)
+	}
+}
+
+// machineHasNo tells of metrics which kernels may not have.
+func machineHasNo(name string) bool {
+	missing := func(file string) bool {
+		_, err := os.Stat(file)
+		return err != nil
+	}
+	switch {
+	case strings.Contains(name, "pressure"):
+		return cgroupV1() || missing("/proc/pressure/cpu")
+	}
+	return false
 }

@@ -35,7 +35,7 @@ func TestUserNamespace(t *testing.T) {
 	}
 	c := p.run("c", forever, volume)
 	c.want("id -u; id -g", "0\n0")
-	c.want("cat /proc/self/uid_map | tr -s ' '", fmt.Sprintf(" 0 %d %d", first, mappedIDs))
+	c.want("echo $(cat /proc/self/uid_map)", fmt.Sprintf("0 %d %d", first, mappedIDs))
 	// Files of the image and of the volume have their ids inside; what root
 	// makes is the mapped root's outside of idmapped mounts.
 	c.want("stat -c '%u:%g' /bin/busybox /owned/file /v/f", "0:0\n1000:50000\n1000:1000")

@@ -88,7 +88,9 @@ func eat(mib int) {
 		held = append(held, b)
 	}
 	fmt.Println("ate", len(held))
-	select {}
+	for {
+		time.Sleep(time.Hour)
+	}
 }
 
 // echo ADDRESS answers each connection with what it says, and ends its half when
