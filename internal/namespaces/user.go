@@ -123,7 +123,7 @@ func startHolder(flags int, m *UserMapping) (*holder, error) {
 			UidMappings:                sysMap(m.UIDs),
 			GidMappings:                sysMap(m.GIDs),
 			GidMappingsEnableSetgroups: true,
-			Pdeathsig:                  syscall.SIGKILL,
+			Pdeathsig:                  syscall.SIGKILL, // lint: allow, the thread is locked and outlives it
 		},
 	})
 	if err != nil {

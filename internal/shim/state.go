@@ -2,7 +2,9 @@ package shim
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -40,7 +42,7 @@ func WriteBundleState(bundle string, s *BundleState) error {
 // ReadBundleState reads it. NotFound when the shim never came to write it.
 func ReadBundleState(bundle string) (*BundleState, error) {
 	b, err := os.ReadFile(filepath.Join(bundle, BundleStateFile))
-	if os.IsNotExist(err) {
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("bundle %s has no %s: %w", bundle, BundleStateFile, errdefs.ErrNotFound)
 	}
 	if err != nil {
