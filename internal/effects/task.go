@@ -54,7 +54,14 @@ func (t *task) Take(ctx context.Context, j *keeper.Job) (*keeper.Taken, error) {
 			return nil, err
 		}
 	}
-	log := t.m.d.Log
+	cfg, err := podConfig(j)
+	if err != nil {
+		return nil, err
+	}
+	log, err := logLimits(t.m.d.Log, cfg)
+	if err != nil {
+		return nil, err
+	}
 	log.Path = rec.LogPath
 	st, err := s.Run(ctx, &shims.Task{
 		ID: j.Container.ID, Bundle: rfs.Bundle, Terminal: rec.Config.GetTty(), Stdin: rec.Config.GetStdin(), StdinOnce: rec.Config.GetStdinOnce(),

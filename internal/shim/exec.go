@@ -104,7 +104,7 @@ func (c *Core) runStockExec(t *task, p *proc) error {
 		},
 	})
 	if err != nil {
-		in.close()
+		closeSource(in)
 		_ = sink.Close()
 		return fail(err)
 	}

@@ -3,10 +3,7 @@ package shim
 import (
 	"context"
 	"fmt"
-	"io"
-	"os"
 	"sync"
-	"syscall"
 	"time"
 
 	"berth/internal/host"
@@ -24,8 +21,8 @@ type proc struct {
 	// Set under Core.mu when the process begins, then constant.
 	process host.Process
 	relay   *stdio.Relay
-	input   *stdio.Input // nil without stdin
-	stdin   fifo
+	input   *stdio.Input  // nil without stdin
+	stdin   *stdio.Source // of a stock process
 
 	// spec is what a stock exec shall run, nil for others.
 	spec *ExecSpec
@@ -40,13 +37,17 @@ type proc struct {
 }
 
 // attach wires a new process's streams.
-func (p *proc) attach(process host.Process, sink stdio.Sink, stdin fifo, once bool) {
+func (p *proc) attach(process host.Process, sink stdio.Sink, stdin *stdio.Source, once bool) {
 	p.process, p.stdin = process, stdin
 	s := process.Streams()
 	if s.Stdin != nil {
 		p.input = stdio.NewInput(s.Stdin, once)
-		if stdin.r != nil {
-			go stdin.copy(p.input)
+		if stdin != nil {
+			go func() {
+				_, _ = stdin.WriteTo(p.input) // either end may be gone: it is the end
+				_ = p.input.Close()
+				_ = stdin.Close()
+			}()
 		}
 	}
 	p.relay = stdio.NewRelay(s.Stdout, s.Stderr, sink)
@@ -55,9 +56,9 @@ func (p *proc) attach(process host.Process, sink stdio.Sink, stdin fifo, once bo
 // closeIO ends the process's stdin for a stock client.
 func (p *proc) closeIO() {
 	switch {
-	case p.stdin.hold != nil:
+	case p.stdin != nil:
 		// What clients wrote before is still read; then comes the end.
-		_ = p.stdin.hold.Close()
+		_ = p.stdin.CloseWrite()
 	case p.input != nil:
 		_ = p.input.Close()
 	}
@@ -65,7 +66,7 @@ func (p *proc) closeIO() {
 
 // release closes all that is left of the streams.
 func (p *proc) release() {
-	p.stdin.close()
+	closeSource(p.stdin)
 	if p.input != nil {
 		_ = p.input.Close()
 	}
@@ -114,77 +115,37 @@ func (c *Core) signal(ctx context.Context, p *proc, sig int, all bool) error {
 	return err
 }
 
-// fifo is the stdin that a stock containerd names. The shim holds its writing
-// end too, so that the reading end sees its end only after CloseIO and after
-// all clients left: a client that comes back finds the stream open.
-type fifo struct {
-	r    *os.File
-	hold io.Closer
-}
-
-func openFifo(path string) (fifo, error) {
-	if path == "" {
-		return fifo{}, nil
-	}
-	// Reading and writing at once never waits for a peer.
-	hold, err := os.OpenFile(path, os.O_RDWR|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return fifo{}, fmt.Errorf("open stdin: %w", err)
-	}
-	r, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		hold.Close()
-		return fifo{}, fmt.Errorf("open stdin: %w", err)
-	}
-	return fifo{r, hold}, nil
-}
-
-func (f fifo) copy(in *stdio.Input) {
-	buf := make([]byte, 4096)
-	for {
-		n, err := f.r.Read(buf)
-		if n > 0 {
-			if _, err := in.Write(buf[:n]); err != nil {
-				break
-			}
-		}
-		if err != nil {
-			break
-		}
-	}
-	_ = in.Close()
-	f.close()
-}
-
-func (f fifo) close() {
-	if f.r != nil {
-		_ = f.r.Close()
-		_ = f.hold.Close()
-	}
-}
-
 // openStreams opens what a task's output goes to, and its stdin's source.
-func (c *Core) openStreams(t *task) (stdio.Sink, fifo, error) {
+func (c *Core) openStreams(t *task) (stdio.Sink, *stdio.Source, error) {
 	if s := t.spec.Stock; s != nil {
 		return c.openStock(t.id, s.Stdin, s.Stdout, s.Stderr)
 	}
 	l, err := stdio.OpenLog(&t.spec.Log)
 	if err != nil {
-		return nil, fifo{}, fmt.Errorf("log of %s: %w", t.id, err)
+		return nil, nil, fmt.Errorf("log of %s: %w", t.id, err)
 	}
 	t.log = l
-	return l, fifo{}, nil
+	return l, nil, nil
 }
 
-func (c *Core) openStock(id, stdin, stdout, stderr string) (stdio.Sink, fifo, error) {
-	in, err := openFifo(stdin)
-	if err != nil {
-		return nil, fifo{}, err
+func (c *Core) openStock(id, stdin, stdout, stderr string) (stdio.Sink, *stdio.Source, error) {
+	var in *stdio.Source
+	if stdin != "" {
+		var err error
+		if in, err = stdio.OpenSource(stdin); err != nil {
+			return nil, nil, err
+		}
 	}
 	sink, err := stdio.OpenURI(c.ctx, stdout, stderr, &stdio.URIOptions{ContainerID: id, Namespace: c.cfg.Namespace})
 	if err != nil {
-		in.close()
-		return nil, fifo{}, fmt.Errorf("streams of %s: %w", id, err)
+		closeSource(in)
+		return nil, nil, fmt.Errorf("streams of %s: %w", id, err)
 	}
 	return sink, in, nil
+}
+
+func closeSource(s *stdio.Source) {
+	if s != nil {
+		_ = s.Close()
+	}
 }

@@ -63,7 +63,7 @@ func (c *Core) session(conn net.Conn) {
 }
 
 // execSession runs a process for a client. A client that reads slowly holds the
-// process back; one that leaves takes the process with it, unless detached.
+// process back; when one leaves, the process is hung up, unless detached.
 func (c *Core) execSession(peer *stdio.Peer, req *stdio.SessionRequest) error {
 	var spec specs.Process
 	if err := json.Unmarshal(req.Process, &spec); err != nil {
@@ -90,7 +90,7 @@ func (c *Core) execSession(peer *stdio.Peer, req *stdio.SessionRequest) error {
 	// The client hears of the start before it hears the process.
 	startErr := peer.Started(process.Pid())
 	c.running(p, func() {
-		p.attach(process, stdio.NewWriterSink(peer.Stdout(), peer.Stderr()), fifo{}, true)
+		p.attach(process, stdio.NewWriterSink(peer.Stdout(), peer.Stderr()), nil, true)
 	})
 	left := make(chan bool, 1)
 	if startErr != nil {
@@ -117,6 +117,7 @@ func (c *Core) conduct(t *task, p *proc, peer *stdio.Peer, req *stdio.SessionReq
 		defer timer.Stop()
 		timeout = timer.C
 	}
+	var hangup <-chan time.Time
 	timedOut := false
 	for ended := false; !ended; {
 		select {
@@ -130,7 +131,21 @@ func (c *Core) conduct(t *task, p *proc, peer *stdio.Peer, req *stdio.SessionReq
 			}
 		case detached := <-left:
 			left = nil
-			if !detached && !req.Detached && !c.killExec(p, killWait) {
+			_ = peer.Close() // nobody waits to write to it
+			if detached || req.Detached {
+				continue
+			}
+			// As a terminal that goes away: those who know what to do then have
+			// the time that streams may take.
+			if err := c.signal(c.ctx, p, sighup, true); err != nil {
+				log.L.WithError(err).Debugf("hang up exec %s", p.id)
+			}
+			timer := time.NewTimer(c.drain())
+			defer timer.Stop()
+			hangup = timer.C
+		case <-hangup:
+			hangup = nil
+			if !c.killExec(p, killWait) {
 				return nil
 			}
 		}
@@ -201,7 +216,7 @@ func (c *Core) attachSession(conn net.Conn, peer *stdio.Peer, req *stdio.Session
 		return nil // the client left
 	}
 	client := stdio.NewClient(peer.Stdout(), peer.Stderr())
-	defer t.relay.Attach(client)()
+	defer t.relay.AttachAfter(client, t.past(req.Replay))()
 	left := make(chan bool, 1)
 	go func() { left <- c.follow(peer, &t.proc) }()
 	select {
@@ -224,6 +239,18 @@ func (c *Core) attachSession(conn net.Conn, peer *stdio.Peer, req *stdio.Session
 	exit := t.process.Exit()
 	_ = conn.SetWriteDeadline(time.Now().Add(partWait))
 	return peer.Exit(&stdio.Exit{Code: exit.Code, At: exit.At, Cut: t.relay.Cut()})
+}
+
+// past gives out the last lines of a task's log, nil when none are wanted.
+func (t *task) past(lines int) func(func(stdio.Stream, []byte)) {
+	if lines <= 0 || t.log == nil {
+		return nil
+	}
+	return func(out func(stdio.Stream, []byte)) {
+		if err := t.log.Tail(lines, out); err != nil {
+			log.L.WithError(err).Warnf("last lines of %s for a client", t.id)
+		}
+	}
 }
 
 // follow takes what the client sends until it leaves, and tells whether it

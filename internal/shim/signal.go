@@ -11,6 +11,7 @@ import (
 // Signal numbers are Linux's, whatever machine the shim runs on: containers are
 // Linux containers.
 const (
+	sighup  = 1
 	sigkill = 9
 	sigterm = 15
 

@@ -195,7 +195,7 @@ func (c *Core) create(t *task) (err error) {
 	}
 	p, err := t.host.Create(c.ctx, cs)
 	if err != nil {
-		stdin.close()
+		closeSource(stdin)
 		return errors.Join(err, sink.Close())
 	}
 	t.attach(p, sink, stdin, t.spec.StdinOnce)

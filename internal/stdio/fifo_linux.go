@@ -1,14 +1,10 @@
 package stdio
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"net/url"
 	"os"
-	"sync"
-	"syscall"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -97,76 +93,21 @@ func (f *fifo) linger(step time.Duration, until time.Time) {
 	time.AfterFunc(step, func() { f.linger(min(2*step, lingerStep), until) })
 }
 
-// Source is a process's stdin as a stock containerd gives it: a FIFO, held
-// open for writing as well, so that a daemon that goes away is not its end.
-type Source struct {
-	r *os.File
-
-	mu sync.Mutex
-	w  int // -1 when closed
-}
-
-// OpenSource opens the FIFO at a path or fifo:// URI.
-func OpenSource(uri string) (*Source, error) {
-	u, err := url.Parse(uri)
-	if err != nil || u.Scheme != "" && u.Scheme != "fifo" {
-		return nil, fmt.Errorf("open stdin: %q names no FIFO: %w", uri, errdefs.ErrInvalidArgument)
-	}
-	path := uri
-	if u.Scheme != "" {
-		path = u.Path
-	}
+// openSource opens a FIFO for reading, and holds its writing end open.
+func openSource(path string) (*os.File, io.Closer, error) {
 	r, err := openHalf(path, unix.O_RDONLY)
 	if err != nil {
-		return nil, fmt.Errorf("open stdin: %w", err)
+		return nil, nil, err
 	}
 	w, err := openHalf(path, unix.O_WRONLY)
 	if err != nil {
 		unix.Close(r)
-		return nil, fmt.Errorf("open stdin: %w", err)
+		return nil, nil, err
 	}
-	return &Source{r: os.NewFile(uintptr(r), path), w: w}, nil
+	return os.NewFile(uintptr(r), path), heldEnd(w), nil
 }
 
-// WriteTo copies to w until the end of the FIFO, a failure of w, or Close. It
-// holds no buffer while it waits.
-func (s *Source) WriteTo(w io.Writer) (int64, error) {
-	read := newReader(s.r)
-	var total int64
-	for {
-		buf, err := read.next()
-		if buf != nil {
-			n, werr := w.Write((*buf)[:read.n])
-			readPool.Put(buf)
-			total += int64(n)
-			if werr != nil {
-				return total, werr
-			}
-		}
-		if err == io.EOF {
-			return total, nil
-		}
-		if err != nil {
-			return total, err
-		}
-	}
-}
+// heldEnd is an end of a FIFO that is only held, out of the poller.
+type heldEnd int
 
-// CloseWrite gives up our writing end: the end of the stream comes once all
-// writers are gone and what they wrote was read. This is CloseIO.
-func (s *Source) CloseWrite() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.w < 0 {
-		return nil
-	}
-	w := s.w
-	s.w = -1
-	return os.NewSyscallError("close", syscall.Close(w))
-}
-
-// Close ends a pending WriteTo with os.ErrClosed.
-func (s *Source) Close() error {
-	err := s.r.Close() // first: or WriteTo would see an end
-	return errors.Join(err, s.CloseWrite())
-}
+func (h heldEnd) Close() error { return os.NewSyscallError("close", unix.Close(int(h))) }

@@ -61,6 +61,8 @@ type SessionRequest struct {
 	Timeout time.Duration `json:"timeout,omitempty"`
 	// Drain is how long after the exit output is waited for, in nanoseconds.
 	Drain time.Duration `json:"drain,omitempty"`
+	// Replay is how many lines of the log an attach begins with.
+	Replay int `json:"replay,omitempty"`
 	// Detached processes outlive their client.
 	Detached bool `json:"detached,omitempty"`
 }

@@ -39,6 +39,10 @@ type Relay struct {
 	// clients is replaced, never changed, so that pumps read it without mu.
 	clients atomic.Pointer[[]*Client]
 
+	// gate holds back what comes while a client is given the past. Pumps share
+	// it, across the write to the sinks: that is what the past must include.
+	gate sync.RWMutex
+
 	mu    sync.Mutex // guards changes of clients, and ended
 	ended bool
 }
@@ -194,6 +198,8 @@ func (r *Relay) sweep(s Stream, out Output, read *reader) {
 
 // deliver gives p to everybody. Clients come first: they never wait.
 func (r *Relay) deliver(s Stream, p []byte) {
+	r.gate.RLock()
+	defer r.gate.RUnlock()
 	for _, c := range *r.clients.Load() {
 		c.q.offer(s, p)
 	}
@@ -226,17 +232,33 @@ func (r *Relay) pumpEnded() {
 // Attach gives c everything from now on. At the relay's end c gets what it has
 // not got yet and ends without an error. detach takes c away at once; it can be
 // called at any time and again.
-func (r *Relay) Attach(c *Client) (detach func()) {
+func (r *Relay) Attach(c *Client) (detach func()) { return r.AttachAfter(c, nil) }
+
+// AttachAfter is like Attach, but c first gets what past gives it: of what the
+// sinks were given before, since all that comes later is what c gets then. past
+// counts against c's buffer.
+func (r *Relay) AttachAfter(c *Client, past func(func(Stream, []byte))) (detach func()) {
 	c.q.onEnd = func() { r.remove(c) }
+	if past != nil {
+		r.gate.Lock()
+		defer r.gate.Unlock()
+		past(c.q.offer)
+	}
 	r.mu.Lock()
 	if r.ended {
 		r.mu.Unlock()
+		c.q.start()
 		c.q.finish()
-		return func() {}
+		return func() { c.q.end(nil) }
 	}
 	list := append(slices.Clone(*r.clients.Load()), c)
 	r.clients.Store(&list)
 	r.mu.Unlock()
+	select {
+	case <-c.q.done:
+		r.remove(c) // the past alone was too much for it
+	default:
+	}
 	c.q.start()
 	return func() { c.q.end(nil) }
 }

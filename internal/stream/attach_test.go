@@ -32,7 +32,7 @@ func TestAttach(t *testing.T) {
 				t.Errorf("%v, stdout %q, stderr %q", err, out.String(), errOut.String())
 			}
 			typed.Close()
-			if r := <-shim.attached; !r.Stdin || !r.Stdout || !r.Stderr || r.Terminal {
+			if r := <-shim.attached; !r.Stdin || !r.Stdout || !r.Stderr || r.Terminal || r.Replay != 0 {
 				t.Errorf("request %+v", r)
 			}
 
@@ -70,5 +70,24 @@ func TestAttach(t *testing.T) {
 				})
 			}
 		})
+	}
+}
+
+// A client can ask for the last lines of the log, in the URL.
+func TestAttachReplay(t *testing.T) {
+	shim := newShim(t)
+	s := serve(t, shim, nil)
+	for query, want := range map[string]int{"?replay=20": 20, "?replay=many": 0, "": 0} {
+		resp, err := s.Attach(&runtime.AttachRequest{ContainerId: "c", Stdin: true, Stdout: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := remotecommand.StreamOptions{Stdin: strings.NewReader("bye\n"), Stdout: io.Discard}
+		if err := executor(t, "spdy", resp.Url+query).StreamWithContext(t.Context(), o); err != nil {
+			t.Error(err)
+		}
+		if r := <-shim.attached; r.Replay != want {
+			t.Errorf("%q asks for %d lines, want %d", query, r.Replay, want)
+		}
 	}
 }

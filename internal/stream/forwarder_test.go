@@ -14,7 +14,6 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-	"k8s.io/apimachinery/pkg/util/httpstream"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/transport/spdy"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -92,10 +91,18 @@ func inNetNS(t *testing.T, address string, handle func(*net.TCPConn)) (netns str
 
 // forwarder is a client's connection, over which it has many.
 type forwarder struct {
-	t    *testing.T
-	conn httpstream.Connection
-	n    int
-	mu   sync.Mutex
+	t      *testing.T
+	conn   io.Closer
+	create func(http.Header) (stream, error)
+	mu     sync.Mutex
+	n      int
+}
+
+// stream is one of a connection's. (Its package is deprecated, and still the
+// one that the dialer has.)
+type stream interface {
+	io.ReadWriteCloser
+	Reset() error
 }
 
 func dialForward(t *testing.T, s *Server, pod string) *forwarder {
@@ -117,11 +124,29 @@ func dialForward(t *testing.T, s *Server, pod string) *forwarder {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	return &forwarder{t: t, conn: conn}
+	return &forwarder{t: t, conn: conn, create: func(h http.Header) (stream, error) {
+		st, err := conn.CreateStream(h)
+		if err != nil {
+			return nil, err
+		}
+		return forgotten{st, func() { conn.RemoveStreams(st) }}, nil
+	}}
+}
+
+// forgotten is a stream that its connection forgets when it is reset.
+type forgotten struct {
+	stream
+	forget func()
+}
+
+func (f forgotten) Reset() error {
+	err := f.stream.Reset()
+	f.forget()
+	return err
 }
 
 // open opens one forwarded connection.
-func (f *forwarder) open(port int) (data, failure httpstream.Stream, err error) {
+func (f *forwarder) open(port int) (data, failure stream, err error) {
 	f.mu.Lock()
 	f.n++
 	h := http.Header{}
@@ -129,19 +154,19 @@ func (f *forwarder) open(port int) (data, failure httpstream.Stream, err error) 
 	h.Set("requestID", strconv.Itoa(f.n))
 	f.mu.Unlock()
 	h.Set("streamType", "error")
-	if failure, err = f.conn.CreateStream(h); err != nil {
+	if failure, err = f.create(h); err != nil {
 		return nil, nil, err
 	}
 	failure.Close() // it is only read
 	h.Set("streamType", "data")
-	data, err = f.conn.CreateStream(h)
+	data, err = f.create(h)
 	return data, failure, err
 }
 
 // close forgets a connection's streams, as clients do.
-func (f *forwarder) close(data, failure httpstream.Stream) {
+func (f *forwarder) close(data, failure stream) {
 	_ = data.Reset()
-	f.conn.RemoveStreams(data, failure)
+	_ = failure.Reset()
 }
 
 // echo sends back what comes until the peer is done sending, then says so.

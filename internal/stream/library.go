@@ -48,7 +48,7 @@ func (l *library) Attach(ctx context.Context, key string, in io.Reader, out, err
 	if err != nil {
 		return err
 	}
-	r := &stdio.SessionRequest{Op: stdio.OpAttach, Container: target.ContainerID, Terminal: target.TTY}
+	r := &stdio.SessionRequest{Op: stdio.OpAttach, Container: target.ContainerID, Terminal: target.TTY, Replay: t.replay}
 	if !target.Stdin {
 		in = nil
 	}

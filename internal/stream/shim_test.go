@@ -34,7 +34,6 @@ type fakeShim struct {
 	mu    sync.Mutex
 	pids  []int
 	gone  int // sessions whose client left
-	input []byte
 	netns map[string]string
 	// attached is told about every attach.
 	attached chan *stdio.SessionRequest

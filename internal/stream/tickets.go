@@ -23,6 +23,7 @@ const ticketLife = 2 * time.Minute
 type ticket struct {
 	id                    string // of the container or pod
 	stdin, stdout, stderr bool
+	replay                int // of an attach: it begins with so many lines of the log
 
 	key, token string
 	born       time.Time
@@ -72,6 +73,10 @@ func (ts *tickets) drop(key string) {
 	delete(ts.byKey, key)
 }
 
+// replayKey is what a client adds to the URL of an attach, ?replay=20, to see
+// that many of the log's last lines first.
+const replayKey = "replay"
+
 // open binds the ticket that a request's URL names to its connection; what it
 // returns ends the ticket. Whether the token is good is the library's to say.
 func (ts *tickets) open(r *http.Request) func() {
@@ -84,6 +89,8 @@ func (ts *tickets) open(r *http.Request) func() {
 	}
 	delete(ts.byToken, token)
 	t.ctx = r.Context()
+	// What is no number asks for nothing.
+	t.replay, _ = strconv.Atoi(r.URL.Query().Get(replayKey))
 	return func() { ts.drop(t.key) }
 }
 

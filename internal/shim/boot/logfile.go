@@ -3,6 +3,7 @@
 package boot
 
 import (
+	"fmt"
 	"os"
 	"sync"
 
@@ -21,6 +22,10 @@ func setLog(debug bool) {
 	if unix.Fstat(2, &st) == nil {
 		w.file = st.Mode&unix.S_IFMT == unix.S_IFREG
 		w.size = st.Size
+		if st.Mode&unix.S_IFMT == unix.S_IFIFO {
+			// Whoever opened it may have made it blocking on the way.
+			w.fifo = unix.SetNonblock(2, true) == nil
+		}
 	}
 	log.L.Logger.SetOutput(w)
 	if debug {
@@ -28,13 +33,14 @@ func setLog(debug bool) {
 	}
 }
 
-// logWriter never blocks and never grows: a full fifo drops, a full file begins
-// anew.
+// logWriter never blocks and never grows: a full fifo drops, and tells how much
+// once it has room; a full file begins anew.
 type logWriter struct {
-	mu   sync.Mutex
-	f    *os.File
-	file bool
-	size int64
+	mu         sync.Mutex
+	f          *os.File
+	file, fifo bool
+	size       int64 // of the file
+	dropped    int   // messages that the fifo had no room for
 }
 
 func (w *logWriter) Write(p []byte) (int, error) {
@@ -45,7 +51,30 @@ func (w *logWriter) Write(p []byte) (int, error) {
 			w.size = 0
 		}
 	}
+	if w.fifo {
+		w.offer(p)
+		return len(p), nil
+	}
 	n, _ := w.f.Write(p)
 	w.size += int64(n)
 	return len(p), nil
+}
+
+// offer writes past the runtime's poller, which would wait for room.
+func (w *logWriter) offer(p []byte) {
+	if w.dropped > 0 {
+		p = append(fmt.Appendf(nil, "%d messages dropped: nobody read them\n", w.dropped), p...)
+	}
+	for {
+		_, err := unix.Write(2, p)
+		switch err {
+		case unix.EINTR:
+			continue
+		case nil:
+			w.dropped = 0
+		default:
+			w.dropped++
+		}
+		return
+	}
 }

@@ -4,6 +4,7 @@ package boot
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"net"
@@ -232,6 +233,72 @@ func TestOneShimForAPod(t *testing.T) {
 		t.Errorf("after the shim's death: %s, want %s", got, first)
 	}
 	c.end(first)
+}
+
+// A shim whose log nobody reads works on, and does not spin.
+func TestLogWithoutReader(t *testing.T) {
+	c := modern(t)
+	bundle := c.bundle("")
+	var r bootapi.BootstrapResult
+	if err := proto.Unmarshal(c.start("a", bundle), &r); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := net.Dial("unix", strings.TrimPrefix(r.Address, "unix://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := ttrpc.NewClient(conn)
+	defer client.Close()
+	connect := func() int {
+		t.Helper()
+		var r taskv2.ConnectResponse
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		if err := client.Call(ctx, "containerd.task.v2.Task", "Connect", &taskv2.ConnectRequest{}, &r); err != nil {
+			t.Fatalf("the shim does not answer: %v", err)
+		}
+		return int(r.ShimPid)
+	}
+	pid := connect()
+	before := cpuTime(t, pid)
+	const dumps = 100 // of the stacks, some KiB each
+	for range dumps {
+		if err := syscall.Kill(pid, syscall.SIGUSR1); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Millisecond)
+		connect()
+	}
+	// Ending says something too, under the lock that a stuck one would hold.
+	if used := cpuTime(t, pid) - before; used > time.Second {
+		t.Errorf("the shim used %v", used)
+	}
+	// The FIFO is full; what did not fit is told of when somebody reads again.
+	f, err := os.OpenFile(filepath.Join(bundle, "log"), os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	buf := make([]byte, 1<<20)
+	n, err := f.Read(buf)
+	if err != nil || n < 32<<10 {
+		t.Errorf("%d bytes in the log, %v", n, err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGUSR1); err != nil {
+		t.Fatal(err)
+	}
+	var told string
+	for deadline := time.Now().Add(5 * time.Second); !strings.Contains(told, "messages dropped"); {
+		if err := f.SetReadDeadline(deadline); err != nil {
+			t.Fatal(err)
+		}
+		n, err := f.Read(buf)
+		if err != nil {
+			t.Fatalf("the log says %q: %v", told, err)
+		}
+		told += string(buf[:n])
+	}
+	c.end(r.Address)
 }
 
 func TestInfoAndVersion(t *testing.T) {
