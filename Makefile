@@ -18,7 +18,7 @@ PLUGINS := github.com/containernetworking/plugins
 cni_dir  = $(if $(filter bridge loopback ptp host-device,$1),main,$(if $(filter host-local static,$1),ipam,meta))
 tool_ver = $(shell awk '$$1 == "$1" {print $$2}' tools/go.mod)
 
-.PHONY: build demo test unit lint e2e conformance bench setup clean FORCE
+.PHONY: build demo test unit lint e2e faults conformance v2 bench soak setup test-setup clean FORCE
 
 build: $(BIN)/berthd $(BIN)/berth $(BIN)/containerd-shim-berth-v1 tools
 
@@ -60,13 +60,21 @@ $(PEERS): test/bench/containerd/go.mod
 setup:
 	scripts/setup
 
+test-setup:
+	scripts/setup test
+
 demo: setup
 	$(MAKE) build
 	scripts/demo
 
-test: setup
+test: test-setup
 	$(MAKE) build
-	$(MAKE) lint unit e2e conformance
+	$(MAKE) lint
+	$(MAKE) unit
+	$(MAKE) e2e
+	$(MAKE) faults
+	$(MAKE) conformance
+	$(MAKE) v2
 
 lint: $(BIN)/staticcheck
 	scripts/lint
@@ -76,6 +84,19 @@ unit: tools $(PEERS)
 
 e2e:
 	$(GO) test -count=1 -timeout 20m ./test/e2e/...
+
+# Real pods, and a berthd that is stopped at every point.
+faults:
+	$(GO) test -count=1 -timeout 15m ./test/faults/
+
+# What Berth does with cgroups, on a v2 kernel in QEMU.
+v2:
+	test/v2/run
+
+# The keeper's simulation for as long as one likes.
+SOAK ?= 20m
+soak:
+	$(GO) test -count=1 -timeout 90m ./internal/keeper -run 'TestSimulation|TestEvery' -sim.time $(SOAK) -sim.from $$(date +%s)000 -sim.pairs 1
 
 conformance: $(BIN)/critest
 	test/conformance/run

@@ -23,18 +23,19 @@ import (
 
 func main() {
 	app := &cli.App{
-		Name:                 "berth",
-		Usage:                "run and look after pods on this node",
-		Version:              version.Version,
-		HideVersion:          true, // `berth version` also asks the daemon
-		EnableBashCompletion: true,
+		Name:                   "berth",
+		Usage:                  "run and look after pods on this node",
+		Version:                version.Version,
+		HideVersion:            true, // `berth version` also asks the daemon
+		EnableBashCompletion:   true,
+		UseShortOptionHandling: true, // exec -it
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "socket", Usage: "berthd's `SOCKET`", Value: "/run/berth/berthd.sock", EnvVars: []string{"BERTH_SOCKET"}},
 			&cli.StringFlag{Name: "log-dir", Usage: "`FOLDER` for the logs of pods that berth runs", Value: "/var/log/berth", EnvVars: []string{"BERTH_LOG_DIR"}},
 		},
 		Commands: []*cli.Command{
 			runCommand, psCommand, logsCommand, execCommand, restartCommand, stopCommand, rmCommand,
-			pullCommand, imagesCommand, importCommand, versionCommand,
+			pullCommand, imagesCommand, importCommand, historyCommand, doctorCommand, versionCommand,
 		},
 		ExitErrHandler: func(*cli.Context, error) {},
 		Action: func(c *cli.Context) error {

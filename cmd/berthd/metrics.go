@@ -38,6 +38,12 @@ func newMetrics(k *keeper.Keeper) *metrics {
 			ctrs:   prometheus.NewDesc("berth_containers", "Containers by state.", []string{"state"}, nil),
 			facts:  prometheus.NewDesc("berth_journal_facts_total", "Facts written to journals.", nil, nil),
 			syncs:  prometheus.NewDesc("berth_journal_syncs_total", "Synced writes to journals.", nil, nil),
+
+			effects:  prometheus.NewDesc("berth_effects_total", "Steps of pods' lives by verb, resource and outcome (ok, failed, retried).", []string{"verb", "resource", "outcome"}, nil),
+			retrying: prometheus.NewDesc("berth_retrying_steps", "Steps that failed and will be tried again.", nil, nil),
+			strays:   prometheus.NewDesc("berth_strays", "Resources that could not be given back yet.", nil, nil),
+			oldest:   prometheus.NewDesc("berth_oldest_step_seconds", "Age of the oldest step that is not finished.", nil, nil),
+			recovery: prometheus.NewDesc("berth_recovery_seconds", "How long it took to read the journals at the start.", nil, nil),
 		})
 	return m
 }
@@ -74,14 +80,15 @@ func (m *metrics) serve(addr string, failed chan<- error) (*http.Server, error) 
 type podCollector struct {
 	keeper                   *keeper.Keeper
 	pods, ctrs, facts, syncs *prometheus.Desc
+
+	effects, retrying, strays, oldest, recovery *prometheus.Desc
 }
 
 // Describe implements prometheus.Collector.
 func (c *podCollector) Describe(ch chan<- *prometheus.Desc) {
-	ch <- c.pods
-	ch <- c.ctrs
-	ch <- c.facts
-	ch <- c.syncs
+	for _, d := range []*prometheus.Desc{c.pods, c.ctrs, c.facts, c.syncs, c.effects, c.retrying, c.strays, c.oldest, c.recovery} {
+		ch <- d
+	}
 }
 
 // Collect implements prometheus.Collector.
@@ -120,4 +127,13 @@ func (c *podCollector) Collect(ch chan<- prometheus.Metric) {
 	facts, syncs := c.keeper.Counts()
 	ch <- prometheus.MustNewConstMetric(c.facts, prometheus.CounterValue, float64(facts))
 	ch <- prometheus.MustNewConstMetric(c.syncs, prometheus.CounterValue, float64(syncs))
+	st := c.keeper.Stats()
+	for e, n := range st.Effects {
+		ch <- prometheus.MustNewConstMetric(c.effects, prometheus.CounterValue, float64(n), e.Verb, e.Resource, e.Outcome)
+	}
+	gauge := func(d *prometheus.Desc, v float64) { ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v) }
+	gauge(c.retrying, float64(st.Retrying))
+	gauge(c.strays, float64(st.Strays))
+	gauge(c.oldest, st.Oldest.Seconds())
+	gauge(c.recovery, st.Recovery.Seconds())
 }

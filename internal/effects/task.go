@@ -118,7 +118,9 @@ func (t *task) bury(ctx context.Context, j *keeper.Job, a *shims.Address) (*keep
 	}
 	exits, err := shims.Exits(t.m.exits(j.Pod.ID))
 	if st, ok := exits[j.Container.ID]; ok {
-		return exit(&st), shims.Acknowledge(t.m.exits(j.Pod.ID), j.Container.ID)
+		// Not acknowledged: the keeper has yet to write the exit down, and the
+		// record goes with the pod's folder anyway.
+		return exit(&st), nil
 	}
 	if err != nil {
 		t.m.d.Logger.Warn("an exit record cannot be read", "pod", j.Pod.ID, "err", err)

@@ -36,14 +36,20 @@ type Journal struct {
 	path  string
 	f     *os.File
 	size  int64
-	dirty bool // written since the last sync
+	dirty bool  // written since the last sync
+	room  int64 // up to here the disk has given the file its blocks
+	torn  bool  // what a failed write left could not be cut off yet
 	syncs int
 	lines int
 }
 
+// reserve is how much of the disk a journal asks for ahead of its end, in bytes:
+// a full disk refuses new pods, and lets those that exist come to their end.
+const reserve = 32 << 10
+
 // Create starts the journal of pod id in dir, with first as its first lines,
 // and returns when they, and the file's name, are on disk. The file must not
-// exist.
+// exist. A disk without room for a pod's life is refused.
 func Create(dir, id string, first ...[]byte) (*Journal, error) {
 	path := filepath.Join(dir, id)
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY|os.O_APPEND, 0o600)
@@ -52,7 +58,11 @@ func Create(dir, id string, first ...[]byte) (*Journal, error) {
 	}
 	j := &Journal{path: path, f: f}
 	b := append([]byte(magic+id), '\n')
-	if err := j.write(b, first, true); err != nil {
+	err = j.makeRoom(len(b))
+	if err == nil {
+		err = j.write(b, first, true)
+	}
+	if err != nil {
 		f.Close()
 		os.Remove(path)
 		return nil, err
@@ -67,8 +77,8 @@ func Create(dir, id string, first ...[]byte) (*Journal, error) {
 
 // Open reads the journal of pod id in dir and returns its lines. A torn last
 // line is cut off. When the journal is damaged, the lines before the damage are
-// returned with an error that wraps ErrDamaged; the journal stays usable (its
-// damaged end was copied to <id>.damaged and cut off).
+// returned with an error that wraps ErrDamaged; the journal stays usable (it was
+// copied to <id>.damaged, and the next write cuts its damaged end off).
 func Open(dir, id string) (*Journal, [][]byte, error) {
 	path := filepath.Join(dir, id)
 	b, err := os.ReadFile(path)
@@ -91,6 +101,10 @@ func Open(dir, id string) (*Journal, [][]byte, error) {
 		if err = j.cut(); err == nil {
 			err = j.write([]byte(magic+id+"\n"), nil, true)
 		}
+	} else if bad != nil {
+		// Cut with the next write, which says what the damage led to: until then
+		// the journal stays damaged for whoever opens it.
+		j.torn = true
 	} else if good < len(b) {
 		err = j.cut()
 	}
@@ -99,6 +113,22 @@ func Open(dir, id string) (*Journal, [][]byte, error) {
 		return nil, lines, errors.Join(bad, fmt.Errorf("cut the damaged end off journal %s: %w", path, err))
 	}
 	return j, lines, bad
+}
+
+// Read returns the lines of pod id's journal in dir, for people: it changes
+// nothing, and can be used while a daemon has the journal open. A damaged
+// journal gives the lines before the damage and an error that wraps ErrDamaged.
+func Read(dir, id string) ([][]byte, error) {
+	path := filepath.Join(dir, id)
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read journal: %w", err)
+	}
+	lines, _, bad := parse(b, id)
+	if bad != nil {
+		return lines, fmt.Errorf("%s: %w: %w", path, ErrDamaged, bad)
+	}
+	return lines, nil
 }
 
 // parse returns the whole lines of b, how many bytes of b are good, and what is
@@ -142,7 +172,13 @@ func (j *Journal) write(b []byte, lines [][]byte, sync bool) error {
 		b = fmt.Appendf(b, "%08x ", crc32.Checksum(l, table))
 		b = append(append(b, l...), '\n')
 	}
+	if j.torn {
+		if err := j.cut(); err != nil {
+			return fmt.Errorf("cut a failed write off journal %s: %w", j.path, err)
+		}
+	}
 	if len(b) > 0 {
+		_ = j.makeRoom(len(b)) // what is there may do
 		if _, err := j.f.Write(b); err != nil {
 			return errors.Join(fmt.Errorf("append to journal: %w", err), j.cut())
 		}
@@ -161,8 +197,26 @@ func (j *Journal) write(b []byte, lines [][]byte, sync bool) error {
 	return nil
 }
 
+// makeRoom asks the disk for blocks, when the next n bytes would use up half of
+// what it has given.
+func (j *Journal) makeRoom(n int) error {
+	end := j.size + int64(n)
+	if end+reserve/2 <= j.room {
+		return nil
+	}
+	if err := allocate(j.f, j.size, end+reserve-j.size); err != nil {
+		return fmt.Errorf("reserve room for journal %s: %w", j.path, err)
+	}
+	j.room = end + reserve
+	return nil
+}
+
 // cut takes off what a failed write left behind the last good line.
-func (j *Journal) cut() error { return j.f.Truncate(j.size) }
+func (j *Journal) cut() error {
+	err := j.f.Truncate(j.size)
+	j.torn, j.room = err != nil, j.size // the blocks beyond went as well
+	return err
+}
 
 // Counts tells how many lines and syncs this journal has cost since it was
 // opened here.

@@ -20,17 +20,22 @@ var errRemoved = fmt.Errorf("the pod was removed: %w", errdefs.ErrNotFound)
 // actor owns one pod's machine and journal. Everything but the channels and the
 // atomics belongs to the goroutine in run; others send it closures.
 type actor struct {
-	k     *Keeper
-	id    string
-	log   *slog.Logger
-	inbox chan func()
-	done  chan struct{}          // closed when run returned
-	view  atomic.Pointer[Pod]    // what the world sees; nil before the first facts
-	stage atomic.Pointer[string] // what is under way, for the error of a caller who gave up
+	k        *Keeper
+	id       string
+	log      *slog.Logger
+	inbox    chan func()
+	updating chan struct{}          // holds one token while a container is updated
+	done     chan struct{}          // closed when run returned
+	view     atomic.Pointer[Pod]    // what the world sees; nil before the first facts
+	stage    atomic.Pointer[string] // what is under way, for the error of a caller who gave up
+
+	behind atomic.Pointer[progress]
 
 	st       *pod.State
 	j        *journal.Journal
-	unsaved  [][]byte             // folded, but refused by the disk: written before anything else
+	unsaved  []*pod.Fact          // folded, but refused by the disk: written before anything else
+	orders   []*pod.Fact          // what Recover wants noted first
+	unsynced bool                 // an exit was noted that a power cut may still take
 	inflight map[string]*work     // by Effect.Key
 	retries  map[string]*retry    // failed effects, by Effect.Key
 	accepted map[string]time.Time // stops that the shim has accepted: container → deadline
@@ -66,7 +71,7 @@ func newActor(k *Keeper, id string, st *pod.State) *actor {
 	}
 	st.ID = id
 	return &actor{
-		k: k, id: id, log: k.log.With("pod", short(id)), inbox: make(chan func()), done: make(chan struct{}), st: st,
+		k: k, id: id, log: k.log.With("pod", short(id)), inbox: make(chan func()), updating: make(chan struct{}, 1), done: make(chan struct{}), st: st,
 		inflight: map[string]*work{}, retries: map[string]*retry{}, accepted: map[string]time.Time{},
 		exits: map[string]*Exit{}, unanswered: map[string]bool{},
 	}
@@ -79,6 +84,9 @@ func (a *actor) run() {
 	defer a.k.wg.Done()
 	defer close(a.done)
 	defer a.leave()
+	if len(a.orders) > 0 {
+		a.record(lasting, a.orders...)
+	}
 	for {
 		next := a.advance()
 		if a.st.Removed {
@@ -121,7 +129,15 @@ func (a *actor) leave() {
 func (a *actor) forget() {
 	a.publish()
 	if a.j != nil {
-		if err := a.j.Remove(); err != nil {
+		m := &moment{when: "before", verb: "remove", what: "journal", pod: a}
+		err := a.k.at(m)
+		if err == nil {
+			err = a.j.Remove()
+		}
+		if m.when = "after"; err == nil {
+			err = a.k.at(m)
+		}
+		if err != nil {
 			a.log.Error("a removed pod's journal stays; it will be read again after a restart", "err", err)
 		}
 		facts, syncs := a.j.Counts()
@@ -164,7 +180,7 @@ func (a *actor) advance() (next time.Time) {
 		if len(fs) == 0 {
 			break
 		}
-		a.record(false, fs...)
+		a.record(happened, fs...)
 	}
 	if !a.seenStop && a.st.Stopped() {
 		a.seenStop = true
@@ -172,7 +188,7 @@ func (a *actor) advance() (next time.Time) {
 		a.k.events.publish(&Event{At: time.Now(), Type: EventStopped, ContainerID: a.id, Pod: a.view.Load()})
 	}
 	if len(a.unsaved) > 0 {
-		if a.record(false) == nil && len(a.unsaved) > 0 {
+		if a.record(lasting); len(a.unsaved) > 0 {
 			next = time.Now().Add(time.Second)
 		}
 	}

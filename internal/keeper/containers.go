@@ -34,27 +34,16 @@ func (k *Keeper) CreateContainer(ctx context.Context, r *ContainerRequest) (stri
 }
 
 func (a *actor) createNew(ctx context.Context, id string, r *ContainerRequest) error {
-	declared := false
-	err := a.request(ctx, func() ([]*pod.Fact, error) {
-		fs, err := a.st.CheckCreate(id, r.Name, r.Config, time.Now())
-		declared = err == nil
-		if err != nil {
-			a.k.release(r.Name)
-		}
-		return fs, err
-	}, a.isCreated(id), &id)
-	if err != nil && !declared {
-		// The actor never saw the request, or its facts did not reach the disk.
-		a.k.release(r.Name)
-	}
-	return err
+	return a.requestOr(ctx, func() ([]*pod.Fact, error) {
+		return a.st.CheckCreate(id, r.Name, r.Config, time.Now())
+	}, a.isCreated(id), &id, func() { a.k.release(r.Name, id) })
 }
 
-// release frees a name whose holder does not exist.
-func (k *Keeper) release(name string) {
+// release frees the name of a container that was never declared.
+func (k *Keeper) release(name, id string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if id := k.names[name]; k.pods[id] == nil && k.containers[id] == nil {
+	if k.names[name] == id && k.containers[id] == nil {
 		delete(k.names, name)
 	}
 }
@@ -150,7 +139,8 @@ func (k *Keeper) StopContainer(ctx context.Context, id, signal string, grace tim
 		},
 		func() (bool, error) {
 			c := a.st.Container(id)
-			if c == nil || c.Status() == pod.ContainerStateExited {
+			// A start that failed may have left a process: not before that is gone.
+			if c == nil || c.Status() == pod.ContainerStateExited && (!c.StartedAt.IsZero() || c.Holdings[pod.Task].Phase == pod.None) {
 				return true, nil
 			}
 			err := a.stuck(id, false)
@@ -178,8 +168,19 @@ func (k *Keeper) RemoveContainer(ctx context.Context, id string) error {
 }
 
 // UpdateContainer implements API. A running container is changed before the
-// change is recorded; one that does not run yet gets it when it starts.
+// change is recorded; one that does not run yet gets it when it starts. One
+// update follows the other, so that the last to change it is the last on record.
 func (k *Keeper) UpdateContainer(ctx context.Context, id string, linux, config json.RawMessage) error {
+	a, id, err := k.find(k.containers, "container", id)
+	if err != nil {
+		return err
+	}
+	select {
+	case a.updating <- struct{}{}:
+		defer func() { <-a.updating }()
+	case <-ctx.Done():
+		return fmt.Errorf("update container %s: another update is under way: %w", short(id), ctx.Err())
+	}
 	p, c, err := k.Container(id)
 	if err != nil {
 		return err
@@ -191,10 +192,6 @@ func (k *Keeper) UpdateContainer(ctx context.Context, id string, linux, config j
 		if err := k.o.Machine.Update(ctx, task(p, c), linux); err != nil {
 			return fmt.Errorf("update container %s: %w", short(c.ID), err)
 		}
-	}
-	a := k.actor(p.ID)
-	if a == nil {
-		return errRemoved
 	}
 	return a.request(ctx, func() ([]*pod.Fact, error) {
 		return []*pod.Fact{{At: time.Now(), Kind: pod.ContainerUpdated, Container: c.ID, Data: config}}, nil

@@ -34,19 +34,26 @@ type Options struct {
 	DecodePod       func(json.RawMessage) (any, error)
 	DecodeContainer func(json.RawMessage) (any, error)
 	Log             *slog.Logger
+
+	tap func(*moment) error
 }
 
 // Keeper holds all pods of a node.
 type Keeper struct {
-	o      *Options
-	log    *slog.Logger
-	ctx    context.Context // ends all effects and actors
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
-	loaded chan struct{} // closed when the journals were read
-	events *events
-	syncs  atomic.Int64
-	facts  atomic.Int64
+	o       *Options
+	log     *slog.Logger
+	ctx     context.Context // ends all effects and actors
+	cancel  context.CancelFunc
+	wg      sync.WaitGroup
+	loaded  chan struct{} // closed when the journals were read
+	events  *events
+	syncs   atomic.Int64
+	facts   atomic.Int64
+	effects effectCounts
+	took    atomic.Int64                              // how long Recover took, nanoseconds
+	plan    func(*pod.State) []*pod.Effect            // pod.Plan
+	fold    func(*pod.State, ...*pod.Fact) *pod.State // pod.Fold
+	tap     func(*moment) error                       // nil but in tests of this package
 
 	// mu guards the indexes below. It is held for map work only.
 	mu         sync.RWMutex
@@ -66,7 +73,7 @@ func New(o *Options) (*Keeper, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	return &Keeper{
 		o: o, log: o.Log, ctx: ctx, cancel: cancel,
-		loaded: make(chan struct{}), events: newEvents(),
+		loaded: make(chan struct{}), events: newEvents(), plan: pod.Plan, fold: pod.Fold, tap: o.tap,
 		pods: map[string]*actor{}, containers: map[string]*actor{}, names: map[string]string{},
 	}, nil
 }

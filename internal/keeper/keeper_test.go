@@ -221,6 +221,10 @@ func TestGiveIsRetried(t *testing.T) {
 		if err != nil || v.Trouble == "" || v.IsReady() {
 			t.Errorf("a pod that cannot be removed: %+v, %v; want it listed, not ready, with its trouble", v, err)
 		}
+		st := k.Stats()
+		if st.Strays != 1 || st.Retrying != 1 || st.Oldest < patience || st.Effects[EffectKind{"give", "network", "retried"}] < 3 || st.Effects[EffectKind{"take", "network", "ok"}] != 1 {
+			t.Errorf("stats while it cannot be given back: %+v", st)
+		}
 		m.set("give network", nil)
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -228,6 +232,9 @@ func TestGiveIsRetried(t *testing.T) {
 			t.Errorf("after the fault: %v, want NotFound", err)
 		}
 		clean(t, m, dir)
+		if st := k.Stats(); st.Strays+st.Retrying != 0 || st.Oldest != 0 {
+			t.Errorf("stats afterwards: %+v", st)
+		}
 	})
 }
 

@@ -28,7 +28,7 @@ type result struct {
 // start starts the planned effects whose resource has none under way and whose
 // time has come. It returns when the next failed one is due.
 func (a *actor) start() (next time.Time) {
-	plan := pod.Plan(a.st)
+	plan := a.k.plan(a.st)
 	for key := range a.retries {
 		if !slices.ContainsFunc(plan, func(e *pod.Effect) bool { return e.Key() == key }) {
 			delete(a.retries, key)
@@ -44,6 +44,9 @@ func (a *actor) start() (next time.Time) {
 			if by, ok := a.accepted[e.Container]; ok && !e.Deadline.Before(by) {
 				continue
 			}
+		}
+		if e.Verb == pod.Give && !a.mayGive(e) {
+			continue // advance writes what is unsaved again, soon
 		}
 		if r := a.retries[key]; r != nil {
 			if r.effect.Verb != e.Verb {
@@ -63,6 +66,17 @@ func (a *actor) start() (next time.Time) {
 	return next
 }
 
+// mayGive tells whether the journal knows why e is given back. Nothing is while
+// the disk refuses that: the next keeper would believe that it is still held.
+// And to give a task back is to acknowledge its exit, which nobody else knows
+// afterwards: that is on disk before.
+func (a *actor) mayGive(e *pod.Effect) bool {
+	if e.Res == pod.Task && a.unsynced {
+		a.record(lasting)
+	}
+	return len(a.unsaved) == 0
+}
+
 // tell makes what is under way known to callers who give up.
 func (a *actor) tell() {
 	var s []string
@@ -75,6 +89,7 @@ func (a *actor) tell() {
 	slices.Sort(s)
 	t := strings.Join(s, ", ")
 	a.stage.Store(&t)
+	a.behind.Store(a.progress())
 }
 
 // job returns what the effect is about.
@@ -98,7 +113,7 @@ func (a *actor) perform(e *pod.Effect) {
 	a.k.wg.Add(1)
 	go func() {
 		defer a.k.wg.Done()
-		r := a.k.do(e, job)
+		r := a.k.do(a, e, job)
 		select {
 		case a.inbox <- func() { a.finish(e, r) }:
 		case <-a.done:
@@ -107,14 +122,26 @@ func (a *actor) perform(e *pod.Effect) {
 	}()
 }
 
-func (k *Keeper) do(e *pod.Effect, job *Job) (r *result) {
+// do performs the effect once.
+func (k *Keeper) do(a *actor, e *pod.Effect, job *Job) *result {
+	r := &result{err: k.at(&moment{when: "before", verb: string(e.Verb), what: string(e.Res), pod: a, effect: e})}
+	if r.err == nil {
+		r = k.try(e, job)
+	}
+	if err := k.at(&moment{when: "after", verb: string(e.Verb), what: string(e.Res), pod: a, effect: e, result: r}); err != nil {
+		r = &result{err: err} // it was done, and nobody hears of it
+	}
+	return r
+}
+
+func (k *Keeper) try(e *pod.Effect, job *Job) *result {
 	timeout := giveTimeout
 	if e.Verb == pod.Take {
 		timeout = takeTimeout
 	}
 	ctx, cancel := context.WithTimeout(k.ctx, timeout)
 	defer cancel()
-	r = &result{}
+	r := &result{}
 	res := k.o.Machine.Resource(e.Res)
 	switch e.Verb {
 	case pod.Take:
@@ -136,7 +163,13 @@ func (a *actor) finish(e *pod.Effect, r *result) {
 	if a.k.ctx.Err() != nil {
 		return // the keeper closes: the next one will see for itself
 	}
-	if r.err != nil && e.Verb != pod.Take {
+	switch {
+	case r.err == nil:
+		a.k.effects.add(e, "ok")
+	case e.Verb == pod.Take:
+		a.k.effects.add(e, "failed")
+	default:
+		a.k.effects.add(e, "retried")
 		a.fail(e, r.err)
 		return
 	}
@@ -169,7 +202,11 @@ func (a *actor) finish(e *pod.Effect, r *result) {
 			fs = append([]*pod.Fact{exitFact(e.Container, r.exit)}, fs...)
 		}
 	}
-	a.record(false, fs...)
+	as := happened
+	if r.exit != nil || f.Kind == pod.Failed && e.Res == pod.Task {
+		as = lasting // an end that only this keeper knows
+	}
+	a.record(as, fs...)
 }
 
 // fail keeps a failed effect for its next try.
@@ -260,5 +297,5 @@ func (a *actor) lost(err error) {
 		return
 	}
 	a.log.Error("the shim died; its containers are ended", "err", err)
-	a.record(false, &pod.Fact{At: time.Now(), Kind: pod.Lost, Reason: pod.ReasonShimLost, Message: err.Error()})
+	a.record(happened, &pod.Fact{At: time.Now(), Kind: pod.Lost, Reason: pod.ReasonShimLost, Message: err.Error()})
 }

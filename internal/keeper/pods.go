@@ -19,10 +19,12 @@ func (k *Keeper) RunPod(ctx context.Context, r *PodRequest) (string, error) {
 		if err := k.wait(ctx); err != nil {
 			return "", err
 		}
-		id := newID()
-		holder, ok := k.reserve(r.Name, id)
-		if ok {
-			return k.runNew(ctx, id, r)
+		holder, fresh, err := k.claim(r)
+		switch {
+		case err != nil:
+			return "", err
+		case fresh != nil:
+			return fresh.id, fresh.runNew(ctx, r)
 		}
 		a := k.actor(holder)
 		if a == nil {
@@ -44,28 +46,37 @@ func (k *Keeper) actor(id string) *actor {
 	return k.pods[id]
 }
 
-func (k *Keeper) runNew(ctx context.Context, id string, r *PodRequest) (string, error) {
-	a := newActor(k, id, nil)
+// claim takes the name for a new pod, whose actor it returns; or it tells who
+// has it.
+func (k *Keeper) claim(r *PodRequest) (holder string, fresh *actor, err error) {
 	k.mu.Lock()
-	if k.ctx.Err() != nil {
-		delete(k.names, r.Name)
-		k.mu.Unlock()
-		return "", fmt.Errorf("the daemon stops: %w", errdefs.ErrUnavailable)
+	defer k.mu.Unlock()
+	if h, taken := k.names[r.Name]; taken {
+		return h, nil, nil
 	}
-	k.pods[id] = a
+	if k.ctx.Err() != nil {
+		return "", nil, fmt.Errorf("the daemon stops: %w", errdefs.ErrUnavailable)
+	}
+	a := newActor(k, newID(), nil)
+	k.names[r.Name], k.pods[a.id] = a.id, a
 	k.wg.Add(1)
-	k.mu.Unlock()
+	return a.id, a, nil
+}
+
+// runNew begins the pod's life.
+func (a *actor) runNew(ctx context.Context, r *PodRequest) error {
+	k := a.k
 	// The caller waits from the start: the actor may be done before it could ask.
 	w := newWaiter(ctx, a.isUp(), new(string))
 	a.waiters = append(a.waiters, w)
 	declared := make(chan error, 1)
 	go func() {
 		// The first facts, before the actor answers anybody.
-		err := a.record(true, pod.Declare(r.Name, r.Handler, &r.Traits, r.Config, k.o.BootID, time.Now())...)
+		err := a.record(asked, pod.Declare(r.Name, r.Handler, &r.Traits, r.Config, k.o.BootID, time.Now())...)
 		declared <- err
 		if err != nil {
 			k.mu.Lock()
-			delete(k.pods, id)
+			delete(k.pods, a.id)
 			delete(k.names, r.Name)
 			k.mu.Unlock()
 			close(a.done)
@@ -75,9 +86,9 @@ func (k *Keeper) runNew(ctx context.Context, id string, r *PodRequest) (string, 
 		a.run()
 	}()
 	if err := <-declared; err != nil {
-		return "", err
+		return err
 	}
-	return id, a.await(ctx, w)
+	return a.await(ctx, w)
 }
 
 // isUp is the condition of RunPod's callers.
@@ -167,7 +178,11 @@ func (k *Keeper) RemovePod(ctx context.Context, id string) error {
 			return err != nil, err
 		}, nil)
 	if err == nil || errors.Is(err, errRemoved) {
-		<-a.done // the name is free
+		select {
+		case <-a.done: // the name is free
+		case <-ctx.Done():
+			return fmt.Errorf("pod %s is removed, and its journal not yet: %w", short(a.id), ctx.Err())
+		}
 	}
 	return absent(err)
 }

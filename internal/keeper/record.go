@@ -3,52 +3,84 @@ package keeper
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"berth/internal/journal"
 	"berth/internal/pod"
 )
 
-// record writes facts and folds them. What a request wants (sync) is folded
-// only once it is on disk. What has already happened (not sync) is folded in
-// any case: memory is the truth, and the disk gets it as soon as it can.
-func (a *actor) record(sync bool, fs ...*pod.Fact) error {
-	lines := a.unsaved
-	for _, f := range fs {
-		b, err := json.Marshal(f)
-		if err != nil {
-			return fmt.Errorf("encode fact %q: %w", f.Kind, err)
-		}
-		lines = append(lines, b)
-	}
-	var err error
-	if a.j == nil {
-		a.j, err = journal.Create(a.k.o.Journals, a.id, lines...)
-	} else {
-		err = a.j.Append(sync, lines...)
-	}
+// weight says how much hangs on a fact.
+type weight int
+
+const (
+	// asked: a request's wish. It is folded only once it is on disk.
+	asked weight = iota
+	// happened: folded in any case. Memory is the truth, and the disk gets it as
+	// soon as it can; a power cut may take it, with all that it speaks of.
+	happened
+	// lasting: as happened, and synced: what it speaks of outlives a power cut.
+	lasting
+)
+
+// record writes facts and folds them.
+func (a *actor) record(as weight, fs ...*pod.Fact) error {
+	all := slices.Concat(a.unsaved, fs)
+	err := a.write(as != happened, all)
 	a.k.facts.Add(int64(len(fs)))
 	switch {
 	case err == nil:
 		a.unsaved = nil
-		if sync {
+		if as != happened {
 			a.k.syncs.Add(1)
+			a.unsynced = false
 		}
-	case sync:
+	case as == asked:
 		return fmt.Errorf("write to the journal of pod %s: %w", short(a.id), err)
 	default:
 		a.log.Error("the journal cannot be written; what happened is kept in memory and written later", "err", err)
-		a.unsaved = lines
+		a.unsaved = all
 	}
-	a.st = pod.Fold(a.st, fs...)
+	a.st = a.k.fold(a.st, fs...)
 	for _, f := range fs {
 		a.log.Debug(string(f.Kind), "res", f.Res, "container", short(f.Container), "reason", f.Reason)
-		a.noticed(f)
+		a.noticed(f, as)
 	}
 	return nil
 }
 
+// write puts facts into the journal, which begins with the first.
+func (a *actor) write(sync bool, fs []*pod.Fact) error {
+	lines := make([][]byte, len(fs))
+	for i, f := range fs {
+		b, err := json.Marshal(f)
+		if err != nil {
+			return fmt.Errorf("encode fact %q: %w", f.Kind, err)
+		}
+		lines[i] = b
+	}
+	m := &moment{when: "before", verb: "write", what: "nothing", pod: a, facts: fs, synced: sync}
+	if len(fs) > 0 {
+		m.what = string(fs[0].Kind)
+	}
+	err := a.k.at(m)
+	if err != nil {
+		return err
+	}
+	if a.j == nil {
+		m.synced = true
+		a.j, err = journal.Create(a.k.o.Journals, a.id, lines...)
+	} else {
+		err = a.j.Append(sync, lines...)
+	}
+	if err != nil {
+		return err
+	}
+	m.when = "after"
+	return a.k.at(m)
+}
+
 // noticed publishes what subscribers want to hear of a fact.
-func (a *actor) noticed(f *pod.Fact) {
+func (a *actor) noticed(f *pod.Fact, as weight) {
 	ev := func(t EventType, id string) {
 		a.publish()
 		a.k.events.publish(&Event{At: f.At, Type: t, ContainerID: id, Pod: a.view.Load()})
@@ -66,6 +98,7 @@ func (a *actor) noticed(f *pod.Fact) {
 	case pod.ContainerStarted:
 		ev(EventStarted, f.Container)
 	case pod.ContainerExited:
+		a.unsynced = a.unsynced || as == happened
 		ev(EventStopped, f.Container)
 	case pod.Failed:
 		if f.Res == pod.Task {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -43,36 +44,40 @@ func (k *Keeper) Recover(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	actors = slices.DeleteFunc(actors, func(a *actor) bool { return a == nil })
+	slices.SortFunc(actors, func(a, b *actor) int { return b.st.CreatedAt.Compare(a.st.CreatedAt) })
 	k.mu.Lock()
 	for _, a := range actors {
-		if a != nil {
-			k.index(a)
-		}
+		k.index(a)
 	}
 	k.mu.Unlock()
+	k.took.Store(int64(time.Since(start)))
 	close(k.loaded)
 	for _, a := range actors {
-		if a != nil {
-			k.wg.Add(1)
-			go a.run()
-		}
+		k.wg.Add(1)
+		go a.run()
 	}
 	k.log.Info("pods recovered", "pods", len(ids), "took", time.Since(start).Round(time.Millisecond))
 	return nil
 }
 
-// index enters a recovered pod. Two journals may claim one name (a crash
-// cannot make that, a person can): the first keeps it, both are served.
+// index enters a recovered pod, the newest first. Two journals may claim one
+// name (a crash cannot make that, a restored disk or a person can): the newest
+// keeps it, and the other pod goes, as nobody can ask for it any more.
 func (k *Keeper) index(a *actor) {
-	claim := func(name, id string) {
+	claim := func(name, id string) (holder string, ok bool) {
 		if h, taken := k.names[name]; taken {
 			a.log.Error("a name has two holders", "name", name, "holder", h, "other", id)
-			return
+			return h, false
 		}
 		k.names[name] = id
+		return id, true
 	}
 	k.pods[a.id] = a
-	claim(a.st.Name, a.id)
+	if h, ok := claim(a.st.Name, a.id); !ok {
+		now := time.Now()
+		a.orders = []*pod.Fact{{At: now, Kind: pod.Lost, Reason: "pod " + h + " has its name"}, {At: now, Kind: pod.RemoveAsked}}
+	}
 	for _, c := range a.st.Containers {
 		k.containers[c.ID] = a
 		claim(c.Name, c.ID)
@@ -99,8 +104,16 @@ func (k *Keeper) load(id string) (*actor, error) {
 	if len(facts) == 0 && damage == nil {
 		return nil, j.Remove() // the crash came before its first fact: nothing was taken
 	}
-	a := newActor(k, id, pod.Recover(pod.Fold(&pod.State{ID: id, Holdings: map[pod.Resource]pod.Holding{}}, facts...)))
+	a := newActor(k, id, pod.Recover(k.fold(&pod.State{ID: id, Holdings: map[pod.Resource]pod.Holding{}}, facts...)))
 	a.j = j
+	if a.st.Removed {
+		return nil, j.Remove() // the crash came after its last fact
+	}
+	// Who asked for what is half made may ask again, and gets it.
+	a.unanswered[""] = a.st.ReadyAt.IsZero()
+	for _, c := range a.st.Containers {
+		a.unanswered[c.ID] = !c.IsCreated()
+	}
 	boot := ""
 	for _, f := range facts {
 		if f.Kind == pod.Declared || f.Kind == pod.Rebooted {
@@ -108,11 +121,11 @@ func (k *Keeper) load(id string) (*actor, error) {
 		}
 	}
 	if boot != k.o.BootID {
-		a.record(true, &pod.Fact{At: time.Now(), Kind: pod.Rebooted, Boot: k.o.BootID})
+		a.record(lasting, &pod.Fact{At: time.Now(), Kind: pod.Rebooted, Boot: k.o.BootID})
 	}
 	if damage != nil {
 		a.log.Error("the pod is stopped", "err", damage)
-		a.record(true, pod.Distrust(a.st, damage.Error(), time.Now())...)
+		a.record(lasting, pod.Distrust(a.st, damage.Error(), time.Now())...)
 	}
 	return a, nil
 }

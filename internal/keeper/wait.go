@@ -24,13 +24,20 @@ func newWaiter(ctx context.Context, check func() (bool, error), made *string) *w
 // adds (synced before anything is done about it), check when it is fulfilled.
 // made, if not nil, names what the caller wants to be made.
 func (a *actor) request(ctx context.Context, prepare func() ([]*pod.Fact, error), check func() (bool, error), made *string) error {
+	return a.requestOr(ctx, prepare, check, made, func() {})
+}
+
+// requestOr calls refused when the pod does not take the request: its check
+// fails, the disk refuses its facts, or the actor never gets it.
+func (a *actor) requestOr(ctx context.Context, prepare func() ([]*pod.Fact, error), check func() (bool, error), made *string, refused func()) error {
 	w := newWaiter(ctx, check, made)
 	err := a.send(ctx, func() {
 		fs, err := prepare()
 		if err == nil && len(fs) > 0 {
-			err = a.record(true, fs...)
+			err = a.record(asked, fs...)
 		}
 		if err != nil {
+			refused()
 			w.answer <- err
 			return
 		}
@@ -38,6 +45,7 @@ func (a *actor) request(ctx context.Context, prepare func() ([]*pod.Fact, error)
 		a.waiters = append(a.waiters, w)
 	})
 	if err != nil {
+		refused()
 		return err
 	}
 	return a.await(ctx, w)

@@ -112,6 +112,7 @@ func (d *dialogue) facts(w []string) ([]*Fact, error) {
 	}
 	switch w[0] {
 	case "run":
+		d.s = nil
 		return Declare("pod", "", &Traits{HostNetwork: arg(1) == "hostnet"}, nil, "boot1", d.now), nil
 	case "crash":
 		d.s = Recover(d.s)

@@ -50,7 +50,9 @@ func kept(r Resource) bool { return r == Dir || r == Rootfs }
 // goesDown tells whether the resource is to be given back.
 func (s *State) goesDown(c *Container, r Resource) bool {
 	if c == nil {
-		return s.Removing || s.Stopping && !kept(r)
+		// What would outlive the stop is not taken any more after it. (No
+		// container was declared before Dir was held.)
+		return s.Removing || s.Stopping && (!kept(r) || s.phase(nil, r) != Held)
 	}
 	return c.Removing || s.Removing || s.Stopping && !kept(r) ||
 		r == Task && (!c.FinishedAt.IsZero() || c.StopAsked && c.StartedAt.IsZero())

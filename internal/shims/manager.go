@@ -158,10 +158,5 @@ func Exits(exitDir string) (map[string]Status, error) {
 	return all, err
 }
 
-// Acknowledge forgets the exit of a container whose shim is gone.
-func Acknowledge(exitDir, id string) error {
-	return exits.Remove(exits.Path(exitDir, "", id))
-}
-
 // ErrGone: the shim's process is proven dead.
 var ErrGone = errors.New("shim is gone")

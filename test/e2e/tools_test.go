@@ -58,7 +58,7 @@ func cgroupFile(t *testing.T, c *container, v1controller, v1name, v2name string)
 	path := ""
 	for _, l := range strings.Split(strings.TrimSpace(string(b)), "\n") {
 		f := strings.SplitN(l, ":", 3)
-		if slices.Contains(strings.Split(f[1], ","), v1controller) {
+		if v1controller != "" && slices.Contains(strings.Split(f[1], ","), v1controller) {
 			path = "/sys/fs/cgroup/" + v1controller + f[2] + "/" + v1name
 		}
 		if f[0] == "0" && path == "" && v2name != "" && !cgroupV1() {

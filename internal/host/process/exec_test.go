@@ -89,7 +89,7 @@ func TestExecKillsTree(t *testing.T) {
 			h.subgroups.Store(own)
 			id, p := run(t, h, host.StreamSpec{}, []string{"sleep", "1000"}, hostPID)
 			other := execIn(t, h, id, host.StreamSpec{}, "sleep", "1000")
-			for range 20 {
+			for range rounds(20) {
 				x := execIn(t, h, id, allStreams, sh("setsid sleep 1000 & sleep 1000")...)
 				if own != (x.(*execution).group != nil) {
 					t.Fatal("the exec is not where this test wants it")
@@ -168,7 +168,7 @@ func TestInitEndsUnderExecs(t *testing.T) {
 	var all []host.Process
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, 8)
-	for range 60 {
+	for range rounds(60) {
 		wg.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
@@ -183,7 +183,7 @@ func TestInitEndsUnderExecs(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "half of the execs run", func() bool { mu.Lock(); defer mu.Unlock(); return len(all) >= 30 })
+	eventually(t, "half of the execs run", func() bool { mu.Lock(); defer mu.Unlock(); return len(all) >= rounds(60)/2 })
 	start := time.Now()
 	if err := p.Signal(t.Context(), int(unix.SIGKILL), false); err != nil {
 		t.Fatal(err)

@@ -114,7 +114,7 @@ func TestExitCodes(t *testing.T) {
 
 func TestShortLives(t *testing.T) {
 	h := newHost(t, Options{})
-	for i := range 30 {
+	for i := range rounds(30) {
 		_, p := run(t, h, host.StreamSpec{Stdout: true}, sh(fmt.Sprintf("echo %d; exit %d", i, i)))
 		if e := wait(t, p, 5*time.Second); e.Code != int32(i) {
 			t.Fatalf("exit %+v, want %d", e, i)
@@ -297,9 +297,10 @@ func TestUpdatePauseResume(t *testing.T) {
 // its exit is told, and so do those that its execs left.
 func TestSharedPIDNamespace(t *testing.T) {
 	h := newHost(t, Options{})
-	for range 5 {
-		id, p := run(t, h, host.StreamSpec{Stdout: true}, sh("setsid sleep 1000 & sleep 1000 & read x"), hostPID,
-			func(s *specs.Spec) { s.Process.Args = sh("setsid sleep 1000 & sleep 1000 & sleep 1") })
+	// Long enough for an exec to begin.
+	script := fmt.Sprintf("setsid sleep 1000 & sleep 1000 & sleep %g", bound(time.Second).Seconds())
+	for range rounds(5) {
+		id, p := run(t, h, host.StreamSpec{Stdout: true}, sh(script), hostPID)
 		x := execIn(t, h, id, host.StreamSpec{}, sh("setsid sleep 1000 & sleep 1000")...)
 		cg := p.(*container).rec.cg
 		if e := wait(t, p, 10*time.Second); e.Code != 0 {
@@ -331,8 +332,8 @@ func TestSharedPIDNamespace(t *testing.T) {
 func TestParallel(t *testing.T) {
 	h := newHost(t, Options{})
 	var wg sync.WaitGroup
-	slots := make(chan struct{}, 20)
-	for i := range 100 {
+	slots := make(chan struct{}, rounds(20))
+	for i := range rounds(100) {
 		id, dir := bundle(t, sh(fmt.Sprintf("exit %d", i)))
 		wg.Go(func() {
 			slots <- struct{}{}

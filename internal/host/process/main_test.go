@@ -231,6 +231,23 @@ func bundle(t testing.TB, args []string, edits ...func(*specs.Spec)) (id, dir st
 	return id, dir
 }
 
+// rounds is how often a test does something: less in -short mode, which is for
+// emulated machines (test/v2).
+func rounds(n int) int {
+	if testing.Short() {
+		return max(n/5, 1)
+	}
+	return n
+}
+
+// bound is for how long a test waits, on the machine that it is on.
+func bound(d time.Duration) time.Duration {
+	if testing.Short() {
+		return 5 * d
+	}
+	return d
+}
+
 func process(args ...string) *specs.Process {
 	return &specs.Process{Args: args, Cwd: "/", Env: []string{"PATH=/bin"}}
 }
@@ -289,7 +306,7 @@ func wait(t testing.TB, p host.Process, d time.Duration) *host.Exit {
 	select {
 	case <-p.Done():
 		return p.Exit()
-	case <-time.After(d):
+	case <-time.After(bound(d)):
 		t.Fatalf("process %d did not end in %v", p.Pid(), d)
 		return nil
 	}
@@ -308,7 +325,7 @@ func read(t testing.TB, o host.Output) string {
 // eventually waits for a condition.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for until := time.Now().Add(10 * time.Second); time.Now().Before(until); time.Sleep(5 * time.Millisecond) {
+	for until := time.Now().Add(bound(10 * time.Second)); time.Now().Before(until); time.Sleep(5 * time.Millisecond) {
 		if ok() {
 			return
 		}
