@@ -79,8 +79,15 @@ func (k *fakeKeeper) StopContainer(_ context.Context, id, signal string, grace t
 func (k *fakeKeeper) RemoveContainer(_ context.Context, id string) error {
 	return k.note("RemoveContainer %s", id)
 }
-func (k *fakeKeeper) UpdateContainer(_ context.Context, id string, linux, config json.RawMessage) error {
-	k.linux, k.config = linux, config
+func (k *fakeKeeper) UpdateContainer(_ context.Context, id string, linux json.RawMessage, record func(*keeper.Container) (json.RawMessage, error)) error {
+	_, c, err := k.Container(id)
+	if err != nil {
+		return err
+	}
+	k.linux = linux
+	if k.config, err = record(c); err != nil {
+		return err
+	}
 	return k.note("UpdateContainer %s", id)
 }
 func (k *fakeKeeper) ReopenLog(_ context.Context, id string) error {

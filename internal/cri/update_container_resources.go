@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"berth/internal/keeper"
 	"berth/internal/ocispec"
 	"berth/internal/pod"
 )
@@ -36,11 +37,11 @@ func (s *Service) UpdateContainerResources(ctx context.Context, r *runtime.Updat
 	if err != nil {
 		return nil, fmt.Errorf("encode resources: %w", err)
 	}
-	now, err := protojson.Marshal(mergeResources(linuxResources(c, containerRecord(c)), r.Linux))
-	if err != nil {
-		return nil, err
+	// The keeper asks for the sum when it is this update's turn.
+	sum := func(c *keeper.Container) (json.RawMessage, error) {
+		return protojson.Marshal(mergeResources(linuxResources(c, containerRecord(c)), r.Linux))
 	}
-	if err := s.keeper.UpdateContainer(ctx, c.ID, linux, now); err != nil {
+	if err := s.keeper.UpdateContainer(ctx, c.ID, linux, sum); err != nil {
 		return nil, err
 	}
 	return &runtime.UpdateContainerResourcesResponse{}, nil

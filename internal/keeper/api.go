@@ -38,8 +38,9 @@ type API interface {
 	// RemoveContainer ends it if need be, and forgets it. Not there: success.
 	RemoveContainer(ctx context.Context, id string) error
 	// UpdateContainer applies resources (linux: OCI LinuxResources as JSON) and
-	// records them (config: the CRI form).
-	UpdateContainer(ctx context.Context, id string, linux, config json.RawMessage) error
+	// records what record makes of the container as it is then (in the CRI form).
+	// Updates of a container follow one another, so that record sees the last.
+	UpdateContainer(ctx context.Context, id string, linux json.RawMessage, record func(*Container) (json.RawMessage, error)) error
 	ReopenLog(ctx context.Context, id string) error
 
 	// Pods and Containers are snapshots in memory; they wait for nothing. What

@@ -170,7 +170,7 @@ func (k *Keeper) RemoveContainer(ctx context.Context, id string) error {
 // UpdateContainer implements API. A running container is changed before the
 // change is recorded; one that does not run yet gets it when it starts. One
 // update follows the other, so that the last to change it is the last on record.
-func (k *Keeper) UpdateContainer(ctx context.Context, id string, linux, config json.RawMessage) error {
+func (k *Keeper) UpdateContainer(ctx context.Context, id string, linux json.RawMessage, record func(*Container) (json.RawMessage, error)) error {
 	a, id, err := k.find(k.containers, "container", id)
 	if err != nil {
 		return err
@@ -187,6 +187,10 @@ func (k *Keeper) UpdateContainer(ctx context.Context, id string, linux, config j
 	}
 	if c.Status() == pod.ContainerStateExited || c.Removing {
 		return fmt.Errorf("update container %s: it has exited: %w", short(c.ID), errdefs.ErrFailedPrecondition)
+	}
+	config, err := record(c)
+	if err != nil {
+		return fmt.Errorf("update container %s: %w", short(c.ID), err)
 	}
 	if c.Status() == pod.ContainerStateRunning {
 		if err := k.o.Machine.Update(ctx, task(p, c), linux); err != nil {

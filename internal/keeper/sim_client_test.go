@@ -210,7 +210,7 @@ func (c *client) act(l *life) {
 		wg.Wait()
 	case x == 17:
 		_ = c.ask(l, "update "+k.Name, func(ctx context.Context) error {
-			return l.k.UpdateContainer(ctx, k.ID, json.RawMessage(`{}`), json.RawMessage(`{}`))
+			return l.k.UpdateContainer(ctx, k.ID, json.RawMessage(`{}`), func(*Container) (json.RawMessage, error) { return json.RawMessage(`{}`), nil })
 		})
 	case x == 18: // the pod goes while something is made in it
 		var wg sync.WaitGroup
