@@ -63,6 +63,17 @@ type retry struct {
 	since  time.Time // of the first failure
 	at     time.Time // of the next try
 	err    error
+	// hurried: somebody asked since the last try. What that one said is not yet
+	// an answer: the cause may have been mended.
+	hurried bool
+}
+
+// what names what the effect works on, for people.
+func (r *retry) what() string {
+	if r.effect.Container == "" {
+		return string(r.effect.Res)
+	}
+	return string(r.effect.Res) + " of container " + short(r.effect.Container)
 }
 
 func newActor(k *Keeper, id string, st *pod.State) *actor {
@@ -167,7 +178,7 @@ func (a *actor) send(ctx context.Context, f func()) error {
 // hurry makes failed effects try again now: somebody asks.
 func (a *actor) hurry() {
 	for _, r := range a.retries {
-		r.at = time.Now()
+		r.at, r.hurried = time.Now(), true
 	}
 }
 
@@ -213,7 +224,7 @@ func (a *actor) publish() {
 func (a *actor) trouble() string {
 	var errs []error
 	for _, r := range a.retries {
-		errs = append(errs, fmt.Errorf("cannot %s %s (try %d since %s): %w", r.effect.Verb, r.effect.Key(), r.n, r.since.Format(time.TimeOnly), r.err))
+		errs = append(errs, fmt.Errorf("cannot %s %s (try %d since %s): %w", r.effect.Verb, r.what(), r.n, r.since.Format(time.TimeOnly), r.err))
 	}
 	if len(errs) == 0 {
 		return ""

@@ -217,7 +217,7 @@ func (a *actor) fail(e *pod.Effect, err error) {
 		r = &retry{since: time.Now()}
 		a.retries[key] = r
 	}
-	r.effect, r.err = e, err
+	r.effect, r.err, r.hurried = e, err, false
 	r.n++
 	r.at = time.Now().Add(backoff(r.n))
 	a.log.Warn("will try again", "effect", e.Verb, "res", e.Res, "container", short(e.Container), "try", r.n,

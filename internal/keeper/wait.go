@@ -116,10 +116,10 @@ func gone(c <-chan struct{}) bool {
 const patience = 3 * time.Second
 
 // stuck returns the error for a caller whose wish hangs on effects that have
-// been failing for some time. The work goes on.
+// been failing for some time, and also since the caller came. The work goes on.
 func (a *actor) stuck(container string, all bool) error {
 	for _, r := range a.retries {
-		if (all || r.effect.Container == container) && time.Since(r.since) > patience {
+		if (all || r.effect.Container == container) && time.Since(r.since) > patience && !r.hurried {
 			return r.error(a.id)
 		}
 	}
@@ -127,11 +127,7 @@ func (a *actor) stuck(container string, all bool) error {
 }
 
 func (r *retry) error(pod string) error {
-	what := string(r.effect.Res)
-	if r.effect.Container != "" {
-		what += " of container " + short(r.effect.Container)
-	}
-	return fmt.Errorf("pod %s: cannot %s %s (try %d, failing for %v, goes on): %w", short(pod), r.effect.Verb, what, r.n,
+	return fmt.Errorf("pod %s: cannot %s %s (try %d, failing for %v, goes on): %w", short(pod), r.effect.Verb, r.what(), r.n,
 		time.Since(r.since).Round(time.Second), r.err)
 }
 
