@@ -111,6 +111,26 @@ func TestStreamsExecTerminalOutput(t *testing.T) {
 	})
 }
 
+// Output that comes in bursts, to a client without stdin, is whole: the silence
+// between two bursts is not the end.
+func TestStreamsExecBursts(t *testing.T) {
+	t.Parallel()
+	p := shared.pod(t)
+	c := p.run("c", forever)
+	want := ""
+	for range 5 {
+		for i := range 2000 {
+			want += fmt.Sprintln(i + 1)
+		}
+	}
+	for _, protocol := range protocols {
+		r := c.exec(t, &session{protocol: protocol}, "sh", "-c", "for i in 1 2 3 4 5; do seq 1 2000; sleep 0.4; done")
+		if r.err != nil || r.out != want {
+			t.Errorf("%v: %v, %d bytes, want %d", protocol, r.err, len(r.out), len(want))
+		}
+	}
+}
+
 // A process in the background that holds the streams holds nobody up: not an
 // ExecSync, not a terminal, not a container's end.
 func TestStreamsBackgroundChild(t *testing.T) {
