@@ -9,13 +9,11 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"github.com/containerd/errdefs"
 	runtime "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"berth/internal/image"
 	"berth/internal/keeper"
 	"berth/internal/ocispec"
-	"berth/internal/pod"
 	"berth/internal/record"
 )
 
@@ -69,13 +67,13 @@ func (r *rootfs) Take(ctx context.Context, j *keeper.Job) (*keeper.Taken, error)
 	if err != nil {
 		return nil, err
 	}
-	target, err := targetPID(j, rec.Config)
+	target, err := r.m.target(ctx, j, rec.Config)
 	if err != nil {
 		return nil, err
 	}
 	req := &ocispec.Request{
 		PodID: j.Pod.ID, ContainerID: id, Pod: cfg, Container: rec.Config, Image: &img.Config.Config,
-		Rootfs: data.Rootfs, Namespaces: ns, TargetPID: target,
+		Rootfs: data.Rootfs, Namespaces: ns, TargetPIDNS: target,
 		Files: ocispec.Files{
 			Hostname: r.m.etc(j.Pod.ID, "hostname"), Hosts: r.m.etc(j.Pod.ID, "hosts"), ResolvConf: r.m.etc(j.Pod.ID, "resolv.conf"),
 			Shm: r.m.shm(j.Pod.ID),
@@ -108,20 +106,6 @@ func cgroup(cfg *runtime.PodSandboxConfig, h *Handler, id string) string {
 		return "/berth-" + id
 	}
 	return ""
-}
-
-// targetPID is the first process of the container whose PID namespace is joined.
-func targetPID(j *keeper.Job, c *runtime.ContainerConfig) (int, error) {
-	o := c.GetLinux().GetSecurityContext().GetNamespaceOptions()
-	if o.GetPid() != runtime.NamespaceMode_TARGET {
-		return 0, nil
-	}
-	for _, k := range j.Pod.Containers {
-		if k.ID == o.GetTargetId() && k.Status() == pod.ContainerStateRunning {
-			return k.Pid, nil
-		}
-	}
-	return 0, fmt.Errorf("linux.security_context.namespace_options.target_id: container %q does not run in this pod: %w", o.GetTargetId(), errdefs.ErrInvalidArgument)
 }
 
 // imageVolumes mounts the images that the container mounts, each for itself.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -63,10 +62,10 @@ func (b *builder) namespaces(context.Context) error {
 		}
 		add(specs.PIDNamespace, path)
 	case runtime.NamespaceMode_TARGET:
-		if b.TargetPID <= 0 {
+		if b.TargetPIDNS == "" {
 			return unsupported("linux.security_context.namespace_options.target_id", "container %q has no process", b.sc.GetNamespaceOptions().GetTargetId())
 		}
-		add(specs.PIDNamespace, "/proc/"+strconv.Itoa(b.TargetPID)+"/ns/pid")
+		add(specs.PIDNamespace, b.TargetPIDNS)
 	}
 	if b.uids != nil {
 		path := b.Namespaces[specs.UserNamespace]

@@ -27,7 +27,7 @@ func TestNamespaces(t *testing.T) {
 		pod, container *runtime.NamespaceOption
 		paths          map[specs.LinuxNamespaceType]string
 		v2, privileged bool
-		target         int
+		target         string
 		want           map[specs.LinuxNamespaceType]string // missing = the host's
 	}{
 		"pod": {
@@ -61,8 +61,8 @@ func TestNamespaces(t *testing.T) {
 		},
 		"target": {
 			pod: &runtime.NamespaceOption{Pid: ownMode}, container: &runtime.NamespaceOption{Pid: toTarget, TargetId: "x"},
-			paths: paths, target: 77,
-			want: map[specs.LinuxNamespaceType]string{"network": "/ns/net", "ipc": "/ns/ipc", "uts": "/ns/uts", "pid": "/proc/77/ns/pid"},
+			paths: paths, target: "/pinned/pid",
+			want: map[specs.LinuxNamespaceType]string{"network": "/ns/net", "ipc": "/ns/ipc", "uts": "/ns/uts", "pid": "/pinned/pid"},
 		},
 		"cgroup v2": {
 			pod: &runtime.NamespaceOption{Pid: ownMode}, paths: paths, v2: true,
@@ -77,7 +77,7 @@ func TestNamespaces(t *testing.T) {
 			r := testRequest(t)
 			r.Pod.Linux.SecurityContext.NamespaceOptions = tc.pod
 			r.context().NamespaceOptions = tc.container
-			r.Namespaces, r.TargetPID, r.Host.CgroupV2 = tc.paths, tc.target, tc.v2
+			r.Namespaces, r.TargetPIDNS, r.Host.CgroupV2 = tc.paths, tc.target, tc.v2
 			r.Pod.Linux.SecurityContext.Privileged, r.context().Privileged = tc.privileged, tc.privileged
 			got := map[specs.LinuxNamespaceType]string{}
 			for _, ns := range mustBuild(t, r).Linux.Namespaces {

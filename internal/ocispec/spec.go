@@ -46,11 +46,11 @@ type Request struct {
 	// Namespaces are the files of the pod's namespaces, which the container
 	// joins when CRI says POD. A namespace that is missing here is made new for
 	// the container, except pid and user, which a pod that shares them must
-	// have. TargetPID is the first process of the container whose PID namespace
-	// is joined when CRI says TARGET.
-	Namespaces map[specs.LinuxNamespaceType]string
-	TargetPID  int
-	Files      Files
+	// have. TargetPIDNS is the PID namespace that is joined when CRI says TARGET: a
+	// pinned file, for the spec is used later, when a pid may be another's.
+	Namespaces  map[specs.LinuxNamespaceType]string
+	TargetPIDNS string
+	Files       Files
 	// ImageVolumes says for the container path of each mount that names an image
 	// where that image is mounted on the host (its root; sub-paths are applied
 	// here), with ids already mapped for a user namespace.

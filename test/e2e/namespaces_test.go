@@ -1,10 +1,12 @@
 package e2e
 
 import (
+	"encoding/json"
 	"os"
 	"strings"
 	"testing"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -107,6 +109,27 @@ func TestTargetPID(t *testing.T) {
 	b.stop(0)
 	if st := a.status(); st.State != cri.ContainerState_CONTAINER_RUNNING {
 		t.Errorf("the target: %v", st)
+	}
+	// A container that is made for a target which then ends does not start, in
+	// whichever namespace has the target's pid by then.
+	c := p.create("c", []string{"sleep", "66663"}, security(func(s *cri.LinuxContainerSecurityContext) {
+		s.NamespaceOptions = &cri.NamespaceOption{Pid: cri.NamespaceMode_TARGET, TargetId: a.id}
+	}))
+	st := must[*cri.ContainerStatusResponse](t)(shared.rt.ContainerStatus(t.Context(), &cri.ContainerStatusRequest{ContainerId: c.id, Verbose: true}))
+	var info struct {
+		RuntimeSpec specs.Spec `json:"runtimeSpec"`
+	}
+	if err := json.Unmarshal([]byte(st.Info["info"]), &info); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range info.RuntimeSpec.Linux.Namespaces {
+		if n.Type == specs.PIDNamespace && (n.Path == "" || strings.HasPrefix(n.Path, "/proc/")) {
+			t.Errorf("the target's namespace is named %q, want a pinned file", n.Path)
+		}
+	}
+	a.stop(0)
+	if _, err := shared.rt.StartContainer(t.Context(), &cri.StartContainerRequest{ContainerId: c.id}); err == nil {
+		t.Error("it started without its target")
 	}
 }
 
