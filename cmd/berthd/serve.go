@@ -58,7 +58,9 @@ func serve(ctx context.Context, cfg *config.Config) error {
 	if err := d.keeper.Recover(ctx); err != nil {
 		return fmt.Errorf("recover pods: %w", err)
 	}
-	d.machine.Sweep(ctx, d.keeper.Pods)
+	if d.keeper.Whole() { // else what looks stray may be a living pod's
+		d.machine.Sweep(ctx, d.keeper.Pods)
+	}
 	select {
 	case <-ctx.Done():
 		slog.Info("stopping; pods live on")

@@ -8,9 +8,10 @@ import (
 )
 
 // Sweep removes the root file systems that no container has: a pod whose journal
-// was damaged may have forgotten some. It is called once, when all journals were
-// read. pods is asked after the root file systems: one that is made meanwhile
-// belongs to a container that pods tells.
+// was damaged may have forgotten some. It is called once, and only when every
+// journal was read: a pod that is not known is not a dead one. pods is asked
+// after the root file systems: one that is made meanwhile belongs to a container
+// that pods tells.
 func (m *Machine) Sweep(ctx context.Context, pods func() []*keeper.Pod) {
 	keys := m.d.Images.RootfsKeys()
 	known := map[string]bool{}

@@ -49,6 +49,7 @@ type Keeper struct {
 	events  *events
 	syncs   atomic.Int64
 	facts   atomic.Int64
+	unread  atomic.Int64 // journals that could not be read
 	effects effectCounts
 	took    atomic.Int64                              // how long Recover took, nanoseconds
 	plan    func(*pod.State) []*pod.Effect            // pod.Plan
@@ -86,6 +87,11 @@ func (k *Keeper) Close() error {
 	k.events.close()
 	return nil
 }
+
+// Whole tells whether the keeper knows every pod that has a journal: recovery is
+// over, and no journal refused to be read. Only then is what no pod holds
+// nobody's.
+func (k *Keeper) Whole() bool { return k.Recovered() && k.unread.Load() == 0 }
 
 // Recovered tells whether all journals were read.
 func (k *Keeper) Recovered() bool {

@@ -393,6 +393,33 @@ func TestDamagedJournal(t *testing.T) {
 	clean(t, m, dir)
 }
 
+// A journal that cannot be read leaves its pod unknown, not dead: the keeper
+// says that it does not know all.
+func TestUnreadJournalIsNotAbsence(t *testing.T) {
+	m, dir := newFake(), t.TempDir()
+	k := keep(t, dir, m, "b")
+	p := run(t, k, "p")
+	if !k.Whole() {
+		t.Error("a keeper that read everything is not whole")
+	}
+	k.Close()
+	path := filepath.Join(dir, p)
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[len(b)/2] ^= 1
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(path+".damaged", 0o700); err != nil { // it cannot be set aside
+		t.Fatal(err)
+	}
+	if k = keep(t, dir, m, "b"); k.Whole() || len(k.Pods()) != 0 {
+		t.Errorf("whole %v, pods %v; want a keeper that knows that it misses one", k.Whole(), k.Pods())
+	}
+}
+
 func TestSlowSubscriberIsCut(t *testing.T) {
 	m := newFake()
 	k := keep(t, t.TempDir(), m, "b")

@@ -35,6 +35,7 @@ func (k *Keeper) Recover(ctx context.Context) error {
 			a, err := k.load(id)
 			if err != nil {
 				k.log.Error("a pod cannot be read and is left alone", "pod", id, "err", err)
+				k.unread.Add(1)
 				return
 			}
 			actors[i] = a
